@@ -1,0 +1,36 @@
+"""Arithmetic: functional ops give plain tensors, in-place ops re-quantize into the existing bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from ..tensor import LowBitWeightTensor
+from .memory import write
+from .table import operator
+
+FUNCTIONAL = """abs add all allclose amax amin aminmax any bitwise_not clamp cos cumsum div dot eq exp ge gt histc isfinite isinf isnan le
+linalg_qr linalg_vector_norm _linalg_svd log lt max mean min mul ne neg norm pow reciprocal relu round rsub sigmoid sign sin sort sqrt std sub
+sum tanh topk var where""".split()
+IN_PLACE = "add_ addcdiv_ addcmul_ clamp_ div_ fill_ lerp_ mul_ neg_ normal_ sub_ uniform_ zero_".split()
+
+
+def dequantized(tree: Any) -> Any:
+    """Every low-bit tensor in a tree of arguments as a plain one."""
+    return tree_map_only(LowBitWeightTensor, lambda w: w.dequantize(), tree)
+
+
+@operator("arithmetic", *FUNCTIONAL)
+def functional(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return func(*dequantized(args), **dequantized(kwargs))
+
+
+@operator("in-place", *IN_PLACE)
+def in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    target, value = args[0], dequantized(args[0])
+    func(value, *dequantized(args[1:]), **dequantized(kwargs))
+    if isinstance(target, LowBitWeightTensor):
+        write(target, value)
+    return target

@@ -1,0 +1,125 @@
+"""Products: `lowbit::linear`, `lowbit::matmul` and `lowbit::embedding`, whichever side the weight stands on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..ops.checks import ACTIVATIONS
+from ..tensor import LowBitWeightTensor
+from .table import function, operator
+
+
+@function(F.linear)
+@operator("product", "linear")
+def linear(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return _linear(*args, **kwargs)
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    w = weight
+    if type(w) is LowBitWeightTensor and not w.transposed and w.packed.dim() == 2 and not isinstance(input, LowBitWeightTensor):
+        _check("linear", input, w, w.in_features)
+        return torch.ops.lowbit.linear(input, w.packed, w.scales, w.zeros, _plain(bias), w.bits, w.group_size)
+    out = product(input, weight.mT if weight.dim() > 1 else weight)
+    return out if bias is None else out + _plain(bias)
+
+
+@function(torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm, torch.mv, Tensor.mv, torch.bmm, Tensor.bmm)
+@operator("product", "matmul", "mm", "mv", "bmm")
+def matmul(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return product(*args, *kwargs.values())
+
+
+@function(Tensor.__rmatmul__)
+def rmatmul(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return product(args[1], args[0])
+
+
+@function(torch.addmm, Tensor.addmm)
+@operator("product", "addmm")
+def addmm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return _addmm(*args, **kwargs)
+
+
+def _addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    input = _plain(input)
+    if beta == alpha == 1 and input.dim() == 1 and type(mat2) is LowBitWeightTensor and mat2.transposed:
+        return _linear(mat1, mat2.mT, input)
+    return torch.add(input * beta if beta != 1 else input, product(mat1, mat2), alpha=alpha)
+
+
+@function(F.embedding)
+def embedding(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return _embedding(*args, **kwargs)
+
+
+@operator("embedding", "embedding")
+def aten_embedding(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    weight, indices = args[:2]
+    return _embedding(indices, weight)
+
+
+def _embedding(
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    w = weight
+    if not isinstance(w, LowBitWeightTensor) or w.transposed or w.packed.dim() != 2:
+        raise NotImplementedError("embedding: expected a low-bit weight [N, K] that is not transposed; use w.dequantize()")
+    if max_norm is not None:
+        raise NotImplementedError("embedding: max_norm rewrites rows of the weight, which a low-bit weight does not do; use w.dequantize()")
+    return torch.ops.lowbit.embedding(input, w.packed, w.scales, w.zeros, w.bits, w.group_size, w.in_features, w.dtype)
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """`torch.matmul(a, b)` where at least one is low-bit; differentiable in the other, and in the low-bit one's scales and zeros."""
+    if not isinstance(b, LowBitWeightTensor):
+        if a.packed.dim() != 2:  # type: ignore[attr-defined]
+            return torch.matmul(_plain(a), b)
+        if b.dim() < 2:
+            return product(b, a.mT) if b.dim() == 1 else torch.matmul(_plain(a), b)
+        return product(b.mT, a.mT).mT
+    a = _plain(a)
+    if b.packed.dim() == 3 and a.dim() == 3 and a.shape[0] == b.packed.shape[0]:
+        return _batched(a, b)
+    if b.packed.dim() != 2:
+        return torch.matmul(a, b.dequantize(a.dtype))
+    if b.transposed:
+        _check("matmul", a, b, b.in_features)
+        return torch.ops.lowbit.linear(a, b.packed, b.scales, b.zeros, None, b.bits, b.group_size)
+    _check("matmul", a, b, b.packed.shape[0])
+    return torch.ops.lowbit.matmul(a, b.packed, b.scales, b.zeros, b.bits, b.group_size, b.in_features)
+
+
+def _batched(a: Tensor, b: LowBitWeightTensor) -> Tensor:
+    """a `[E, M, *]` times b `[E, *, *]`: every row with the matrix of its batch."""
+    experts, rows, _ = a.shape
+    expert = torch.arange(experts, device=a.device).repeat_interleave(rows)
+    parts = (b.packed, b.scales, b.zeros, expert, b.bits, b.group_size)
+    if b.transposed:
+        _check("bmm", a, b, b.in_features)
+        return torch.ops.lowbit.grouped_linear(a.flatten(0, 1), *parts).unflatten(0, (experts, rows))
+    _check("bmm", a, b, b.packed.shape[-2])
+    return torch.ops.lowbit.grouped_matmul(a.flatten(0, 1), *parts, b.in_features).unflatten(0, (experts, rows))
+
+
+def _plain(t: Any) -> Any:
+    return t.dequantize() if isinstance(t, LowBitWeightTensor) else t
+
+
+def _check(name: str, x: Tensor, w: LowBitWeightTensor, size: int) -> None:
+    """Raises TypeError and ValueError in the terms of the call; the op itself sees neither the weight's dtype nor its exact row length."""
+    if x.dtype not in ACTIVATIONS:
+        raise TypeError(f"{name}: expected x of float32, bfloat16 or float16, got x of {x.dtype} with a weight of {w.dtype}")
+    if x.dim() == 0 or x.shape[-1] != size:
+        rows, columns = w.packed.shape[-2], w.in_features
+        raise ValueError(f"{name}: expected x[..., {size}], got x{list(x.shape)}; weight {rows}x{columns}, {w.format}")

@@ -1,0 +1,45 @@
+"""How an op is made: its schema, reference, fake, gradient and autocast rule, put together in one call.
+
+The reference serves every device through CompositeExplicitAutograd; a backend registers its kernel for its own key and so comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+LIBRARY = torch.library.Library("lowbit", "DEF")
+AUTOCAST = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA", "mps": "AutocastMPS"}
+
+
+def register(
+    name: str,
+    arguments: str,
+    *,
+    kernel: Callable[..., Any],
+    fake: Callable[..., Any],
+    setup_context: Callable[..., None] | None = None,
+    backward: Callable[..., Any] | None = None,
+    autocast: bool = False,
+) -> None:
+    """Defines `lowbit::name`; with `autocast` its first argument is cast to autocast's dtype where that is on."""
+    LIBRARY.define(name + arguments, tags=(torch.Tag.pt2_compliant_tag,))
+    LIBRARY.impl(name, kernel, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"lowbit::{name}", fake, lib=LIBRARY)
+    if backward is not None:
+        torch.library.register_autograd(f"lowbit::{name}", backward, setup_context=setup_context, lib=LIBRARY)
+    if autocast:
+        for device, key in AUTOCAST.items():
+            LIBRARY.impl(name, _autocast(name, device), key)
+
+
+def _autocast(name: str, device: str) -> Callable[..., Tensor]:
+    def cast(x: Tensor, *rest: Any) -> Tensor:
+        op = getattr(torch.ops.lowbit, name).default
+        with torch.amp.autocast(device, enabled=False):
+            return op(x.to(torch.get_autocast_dtype(device)) if x.is_floating_point() and x.dtype != torch.float64 else x, *rest)
+
+    return cast

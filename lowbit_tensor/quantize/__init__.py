@@ -1,0 +1,137 @@
+"""Float weights to codes, scales and zeros: plain tensors, streamed in blocks of rows. One algorithm a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from ..format import Format, check_bits
+from ..packing import pack_unchecked
+from . import hqq, lsq, minmax
+from .scheme import Scheme, nearest_codes, squared_error
+
+Fit = Callable[[Tensor, Scheme], tuple[Tensor, Tensor]]
+
+FITS: dict[str, Fit] = {"minmax": minmax.fit, "hqq": hqq.fit, "lsq": lsq.fit}
+METHODS = tuple(FITS)
+DEFAULT_METHOD = "hqq"  # docs/quality.md: the lowest perplexity, not the lowest weight error
+
+SCALE_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+BLOCK = 1 << 18  # weights a block: its float32 temporaries stay in the cache and small beside any weight worth quantizing
+
+
+def check_method(method: str) -> str:
+    """The name of a quantizer. Raises ValueError for any other."""
+    if method not in FITS:
+        raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+    return method
+
+
+def check_scale_dtype(dtype: torch.dtype) -> torch.dtype:
+    """A dtype that parameters may have. Raises TypeError for any other."""
+    if dtype not in SCALE_DTYPES:
+        raise TypeError(f"scale_dtype: expected {', '.join(map(str, SCALE_DTYPES))} or None, got {dtype!r}")
+    return dtype
+
+
+def check_finite(w: Tensor, name: str) -> None:
+    """Raises ValueError with the first place where `w` is NaN or infinite."""
+    flat = w.reshape(-1, w.shape[-1]) if w.dim() > 1 else w[None]
+    for rows in row_blocks(*flat.shape):
+        block = flat[rows]
+        if block.numel() and not torch.stack(block.aminmax()).isfinite().all():
+            where = block.isfinite().logical_not().nonzero()[0].tolist()
+            place = torch.unravel_index(torch.tensor((rows.start + where[0]) * flat.shape[1] + where[1]), w.shape)
+            index = ", ".join(str(int(i)) for i in place)
+            raise ValueError(f"{name}[{index}] is {block[where[0], where[1]].item()}: expected finite weights")
+
+
+def quantize(w: Tensor, fmt: Format, method: str, scheme: Scheme, scale_dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Packed codes, scales and zeros of a float weight `[..., N, K]`; the codes are the nearest ones for the rounded parameters.
+
+    Takes no more extra memory than the result and a few blocks. Raises ValueError where `scale_dtype` cannot hold a parameter.
+    """
+    fit = FITS[check_method(method)]
+    lead = w.shape[:-1]
+    flat = w.reshape(lead.numel(), fmt.in_features)
+    packed = w.new_empty((flat.shape[0], fmt.row_bytes), dtype=torch.uint8)
+    scales, zeros = (w.new_empty((flat.shape[0], fmt.groups), dtype=check_scale_dtype(scale_dtype)) for _ in range(2))
+    for rows in row_blocks(*flat.shape):
+        for columns, groups, part in _parts(fmt):
+            values = flat[rows, columns].float().reshape(-1, part)
+            scale, zero = fit(values, scheme)
+            scales[rows, groups] = _rounded(scale, scale_dtype).view(-1, groups.stop - groups.start)
+            zeros[rows, groups] = _rounded(zero, scale_dtype).view(-1, groups.stop - groups.start)
+        packed[rows] = _encode_block(flat[rows], scales[rows], zeros[rows], fmt)
+    return packed.view(*lead, -1), scales.view(*lead, -1), zeros.view(*lead, -1)
+
+
+def encode(w: Tensor, scales: Tensor, zeros: Tensor, fmt: Format) -> Tensor:
+    """The packed codes nearest to `w` `[..., N, K]` for given parameters `[..., N, G]`."""
+    lead = w.shape[:-1]
+    flat = w.reshape(lead.numel(), fmt.in_features)
+    scales, zeros = (p.reshape(flat.shape[0], fmt.groups) for p in (scales, zeros))
+    packed = w.new_empty((flat.shape[0], fmt.row_bytes), dtype=torch.uint8)
+    for rows in row_blocks(*flat.shape):
+        packed[rows] = _encode_block(flat[rows], scales[rows], zeros[rows], fmt)
+    return packed.view(*lead, -1)
+
+
+def prefers_float32(w: Tensor, scales: Tensor, zeros: Tensor, fmt: Format) -> bool:
+    """Whether float32 parameters should not be rounded to float16: it overflows, or the tensor's squared error grows by over a tenth."""
+    half_scales, half_zeros = scales.half(), zeros.half()
+    if not (half_scales.isfinite().all() and half_zeros.isfinite().all()):
+        return True
+    return bool(total_error(w, half_scales, half_zeros, fmt) > 1.1 * total_error(w, scales, zeros, fmt))
+
+
+def total_error(w: Tensor, scales: Tensor, zeros: Tensor, fmt: Format) -> Tensor:
+    """Sum of (scale * code + zero - w) ** 2 over the nearest codes, float64, in blocks."""
+    flat = w.reshape(-1, fmt.in_features)
+    scales, zeros = (p.reshape(flat.shape[0], fmt.groups) for p in (scales, zeros))
+    total = torch.zeros((), dtype=torch.float64)
+    for rows in row_blocks(*flat.shape):
+        for columns, groups, part in _parts(fmt):
+            values, scale, zero = _block(flat[rows, columns], scales[rows, groups], zeros[rows, groups], part)
+            total += squared_error(values, nearest_codes(values, scale, zero, fmt.max_code), scale, zero).sum(dtype=torch.float64).cpu()
+    return total
+
+
+def row_blocks(rows: int, length: int) -> Iterator[slice]:
+    """Slices of rows, each of at most BLOCK elements but at least one row."""
+    step = max(1, BLOCK // max(length, 1))
+    for start in range(0, rows, step):
+        yield slice(start, min(start + step, rows))
+
+
+def _parts(fmt: Format) -> Iterator[tuple[slice, slice, int]]:
+    """(columns, groups, elements a group): the whole groups of a row, then the shorter last one, each with nothing padded."""
+    whole = fmt.in_features // fmt.group_size
+    if whole:
+        yield slice(0, whole * fmt.group_size), slice(0, whole), fmt.group_size
+    if rest := fmt.in_features - whole * fmt.group_size:
+        yield slice(whole * fmt.group_size, fmt.in_features), slice(whole, whole + 1), rest
+
+
+def _block(values: Tensor, scales: Tensor, zeros: Tensor, part: int) -> tuple[Tensor, Tensor, Tensor]:
+    return values.float().reshape(-1, part), scales.float().reshape(-1, 1), zeros.float().reshape(-1, 1)
+
+
+def _encode_block(block: Tensor, scales: Tensor, zeros: Tensor, fmt: Format) -> Tensor:
+    codes = torch.empty(block.shape, dtype=torch.uint8, device=block.device)
+    for columns, groups, part in _parts(fmt):
+        values, scale, zero = _block(block[:, columns], scales[:, groups], zeros[:, groups], part)
+        codes[:, columns] = nearest_codes(values, scale, zero, fmt.max_code).view(block.shape[0], -1)
+    return pack_unchecked(codes, fmt.bits)
+
+
+def _rounded(parameter: Tensor, dtype: torch.dtype) -> Tensor:
+    rounded = parameter.to(dtype)
+    if not rounded.isfinite().all():
+        raise ValueError(
+            f"scale_dtype: {dtype} holds values up to {torch.finfo(dtype).max:g}, the weights need {parameter.abs().max().item():g}; "
+            "expected torch.float32, or None to choose"
+        )
+    return rounded

@@ -1,0 +1,257 @@
+"""`LowBitWeightTensor`: its fields, how it is made, taken apart and put together, and the look-up of what an op means on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import ops, packing, quantize  # noqa: F401  (ops: registers what is called below)
+from .format import Format
+from .ops.checks import check_devices, check_weight
+from .quantize.scheme import Scheme
+
+Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+FUNCTIONS: dict[Any, Handler] = {}  # functions of torch, met before autograd; the handlers fill both tables
+OPERATORS: dict[Any, Handler] = {}  # overloads of torch.ops.aten, met after it
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+FORMAT_VERSION = 1
+
+
+class LowBitWeightTensor(Tensor):
+    """A weight of 1 to 8 bits: acts as a float tensor `[..., N, K]` of `dtype`, holds codes, scales and zeros (docs/format.md).
+
+    Made with `from_float` or `from_codes`. Called with a `LowBitWeightTensor` alone it makes another one over the same inner tensors.
+    """
+
+    packed: Tensor
+    scales: Tensor
+    zeros: Tensor
+    bits: int
+    group_size: int
+    in_features: int
+    transposed: bool
+    _is_param = True  # isinstance(t, torch.nn.Parameter), so that `linear.weight = t` is taken
+
+    @staticmethod
+    def __new__(
+        cls,
+        packed: Tensor,
+        scales: Tensor | None = None,
+        zeros: Tensor | None = None,
+        bits: int = 0,
+        group_size: int = 0,
+        in_features: int = 0,
+        dtype: torch.dtype = torch.float32,
+        transposed: bool = False,
+        requires_grad: bool = False,
+    ) -> LowBitWeightTensor:
+        if isinstance(packed, LowBitWeightTensor):
+            return packed._replace(requires_grad=requires_grad)
+        if scales is None or zeros is None:
+            raise TypeError("LowBitWeightTensor: expected packed, scales and zeros; from_float and from_codes make them")
+        check_weight("LowBitWeightTensor", packed, scales, zeros, bits, group_size, in_features)
+        check_devices("LowBitWeightTensor", packed, scales, zeros)
+        if dtype not in DTYPES:
+            raise TypeError(f"LowBitWeightTensor: expected dtype float16, bfloat16, float32 or float64, got {dtype}")
+        shape = [*packed.shape[:-1], in_features]
+        strides = [1]
+        for size in reversed(shape[1:]):
+            strides.insert(0, strides[0] * max(size, 1))
+        if transposed:
+            for order in (shape, strides):
+                order[-1], order[-2] = order[-2], order[-1]
+        self = Tensor._make_wrapper_subclass(
+            cls, tuple(shape), strides=tuple(strides), dtype=dtype, device=packed.device, requires_grad=requires_grad
+        )
+        self.packed, self.scales, self.zeros = packed, scales, zeros
+        self.bits, self.group_size, self.in_features, self.transposed = bits, group_size, in_features, transposed
+        return self
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+
+    # Making one
+
+    @classmethod
+    def from_float(
+        cls,
+        w: Tensor,
+        bits: int,
+        group_size: int = 64,
+        method: str = quantize.DEFAULT_METHOD,
+        scale_dtype: torch.dtype | None = None,
+        symmetric: bool = False,
+        integral_zero: bool = False,
+    ) -> LowBitWeightTensor:
+        """Quantizes a float tensor `[..., N, K]`, on its device; the result's dtype is `w`'s.
+
+        `scale_dtype=None` chooses between float16 and float32 (docs/format.md, 4). Raises TypeError for a dtype or argument of another
+        kind, ValueError for one out of range, for weights that are not finite (naming the place), and for parameters that `scale_dtype` cannot hold.
+        """
+        if not isinstance(w, Tensor) or isinstance(w, LowBitWeightTensor) or w.dtype not in DTYPES:
+            what = f"{type(w).__name__} of {w.dtype}" if isinstance(w, Tensor) else type(w).__name__
+            raise TypeError(f"from_float: expected a plain tensor of float16, bfloat16, float32 or float64, got {what}")
+        if w.dim() < 2:
+            raise ValueError(f"from_float: expected a weight [..., N, K], got {list(w.shape)}")
+        fmt = Format(bits, group_size, w.shape[-1])
+        Scheme(fmt.bits, symmetric, integral_zero)
+        method, w = quantize.check_method(method), w.detach()
+        first = torch.float32 if scale_dtype is None else quantize.check_scale_dtype(scale_dtype)
+        packed, scales, zeros = torch.ops.lowbit.quantize(w, fmt.bits, fmt.group_size, method, first, symmetric, integral_zero)
+        if scale_dtype is None and (w.is_meta or not quantize.prefers_float32(w, scales, zeros, fmt)):
+            scales, zeros = scales.half(), zeros.half()
+            packed = torch.ops.lowbit.encode(w, scales, zeros, fmt.bits, fmt.group_size)
+        return cls(packed, scales, zeros, fmt.bits, fmt.group_size, fmt.in_features, w.dtype)
+
+    @classmethod
+    def from_codes(
+        cls, codes: Tensor, scales: Tensor, zeros: Tensor, *, bits: int, group_size: int, dtype: torch.dtype | None = None
+    ) -> LowBitWeightTensor:
+        """Wraps integer codes `[..., N, K]` and parameters `[..., N, ceil(K / group_size)]`; `dtype=None` takes the scales'.
+
+        Raises TypeError or ValueError for codes out of range, shapes that disagree and parameters that are not finite.
+        """
+        if codes.dim() < 2:
+            raise ValueError(f"from_codes: expected codes [..., N, K], got {list(codes.shape)}")
+        fmt = Format(bits, group_size, codes.shape[-1])
+        packed = packing.pack(codes, fmt.bits)
+        check_weight("from_codes", packed, scales, zeros, fmt.bits, fmt.group_size, fmt.in_features)
+        check_parameters("from_codes", scales, zeros)
+        return cls(packed, scales, zeros, fmt.bits, fmt.group_size, fmt.in_features, dtype or scales.dtype)
+
+    def _replace(self, **fields: Any) -> LowBitWeightTensor:
+        """Another one with some fields replaced; `dtype` and `requires_grad` (False unless given) count as fields."""
+        own = {name: getattr(self, name) for name in ("packed", "scales", "zeros", "bits", "group_size", "in_features", "transposed")}
+        return type(self)(**({"dtype": self.dtype} | own | fields))
+
+    # Reading it
+
+    @property
+    def format(self) -> Format:
+        """Bits, group size and row length."""
+        return Format(self.bits, self.group_size, self.in_features)
+
+    def codes(self) -> Tensor:
+        """uint8 codes in the logical shape."""
+        codes = torch.ops.lowbit.unpack(self.packed, self.bits, self.in_features)
+        return codes.mT if self.transposed else codes
+
+    def dequantize(self, dtype: torch.dtype | None = None) -> Tensor:  # type: ignore[override]
+        """A plain tensor in the logical shape, of `dtype` (None: the tensor's own): `scale * code + zero` in float32, rounded once."""
+        w = torch.ops.lowbit.dequantize(
+            self.packed, self.scales, self.zeros, self.bits, self.group_size, self.in_features, dtype or self.dtype
+        )
+        return w.mT if self.transposed else w
+
+    def data_ptr(self) -> int:
+        """The address of the packed codes; a wrapper has none of its own."""
+        return self.packed.data_ptr()
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return (
+            f"LowBitWeightTensor(shape={tuple(self.shape)}, bits={self.bits}, group_size={self.group_size}, dtype={self.dtype}, "
+            f"scale_dtype={self.scales.dtype}, device={str(self.device)!r}{', transposed' if self.transposed else ''})"
+        )
+
+    # Moving it between processes and files
+
+    def share_memory_(self) -> LowBitWeightTensor:
+        """Moves the inner tensors to shared memory."""
+        for name in INNER:
+            getattr(self, name).share_memory_()
+        return self
+
+    def is_shared(self) -> bool:
+        """Whether the inner tensors lie in shared memory."""
+        return all(getattr(self, name).is_shared() for name in INNER)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LowBitWeightTensor:
+        if id(self) in memo:
+            return memo[id(self)]
+        inner = {name: getattr(self, name).detach().clone().requires_grad_(getattr(self, name).requires_grad) for name in INNER}
+        memo[id(self)] = copy = self._replace(**inner, requires_grad=self.requires_grad)
+        if self.grad is not None:
+            copy.grad = self.grad.clone()
+        return copy
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        if self.transposed:
+            raise NotImplementedError("a transposed LowBitWeightTensor is a view and is not saved: expected w, got w.t(); save w")
+        inner = (self.packed, self.scales, self.zeros)
+        return rebuild, (FORMAT_VERSION, *inner, self.bits, self.group_size, tuple(self.shape), self.dtype, self.requires_grad)
+
+    def __tensor_flatten__(self) -> tuple[list[str], tuple[Any, ...]]:
+        return list(INNER), (self.bits, self.group_size, self.in_features, self.dtype, self.transposed, self.requires_grad)
+
+    @classmethod
+    def __tensor_unflatten__(cls, inner: dict[str, Tensor], context: tuple[Any, ...], size: Any, stride: Any) -> LowBitWeightTensor:
+        return cls(inner["packed"], inner["scales"], inner["zeros"], *context)
+
+    # What an op means
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        handler = FUNCTIONS.get(func)
+        if handler is not None:
+            return handler(func, args, kwargs or {})
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        handler = OPERATORS.get(func)
+        if handler is not None:
+            return handler(func, args, kwargs or {})
+        parts = func.decompose(*args, **(kwargs or {}))  # what inference mode shows whole and grad mode in parts
+        if parts is not NotImplemented:
+            return parts
+        raise NotImplementedError(f"{func} is not defined on a LowBitWeightTensor: expected an op of docs/api.md, section 4; use w.dequantize()")
+
+
+INNER = ("packed", "scales", "zeros")
+
+
+def check_parameters(where: str, scales: Tensor, zeros: Tensor) -> None:
+    """Raises ValueError for parameters that are not finite."""
+    for name, parameter in (("scales", scales), ("zeros", zeros)):
+        if not parameter.is_meta and not parameter.isfinite().all():
+            place = parameter.isfinite().logical_not().nonzero()[0].tolist()
+            raise ValueError(f"{where}: expected finite {name}, got {parameter[tuple(place)].item()} at {place}")
+
+
+def rebuild(
+    version: int,
+    packed: Tensor,
+    scales: Tensor,
+    zeros: Tensor,
+    bits: int,
+    group_size: int,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    requires_grad: bool,
+) -> LowBitWeightTensor:
+    """What a pickle calls. Raises TypeError or ValueError for parts that do not make a weight of `shape`, before any op reads them."""
+    if version != FORMAT_VERSION:
+        raise ValueError(f"LowBitWeightTensor: expected format version {FORMAT_VERSION}, got {version!r}")
+    if not all(type(t) in (Tensor, torch.nn.Parameter) for t in (packed, scales, zeros)) or type(shape) is not tuple or not shape:
+        raise TypeError("LowBitWeightTensor: expected three plain tensors and a shape")
+    fmt = Format(bits, group_size, shape[-1])
+    if group_size == -1 or tuple(packed.shape) != (*shape[:-1], fmt.row_bytes):
+        raise ValueError(
+            f"LowBitWeightTensor: expected packed {[*shape[:-1], fmt.row_bytes]} for a weight {list(shape)} of {fmt}, got {list(packed.shape)}"
+        )
+    return LowBitWeightTensor(packed, scales, zeros, fmt.bits, fmt.group_size, fmt.in_features, dtype, False, bool(requires_grad))
+
+
+def packed_nbytes(t: Tensor) -> int:
+    """Bytes of codes, scales and zeros of a low-bit tensor; `nbytes` of any other."""
+    if isinstance(t, LowBitWeightTensor):
+        return sum(getattr(t, name).nbytes for name in INNER)
+    return t.nbytes
+
+
+torch.serialization.add_safe_globals([rebuild])
