@@ -1,0 +1,59 @@
+"""Writing that is whole or not there: under a temporary name beside the target, then renamed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Gives a name to write to; on success that file is synced and takes the place of `path`, on any exception it is removed.
+
+    Raises FileNotFoundError where the folder does not exist, IsADirectoryError where `path` is one.
+    """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path}: expected an existing folder {path.parent}")
+    if path.is_dir():
+        raise IsADirectoryError(f"{path}: expected a file, got a folder")
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield part
+        with part.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def atomic_folder(path: Path, *, force: bool = False) -> Iterator[Path]:
+    """Gives a new folder to fill; on success it takes the place of `path`, on any exception it is removed.
+
+    With `force` an existing folder is replaced, else FileExistsError is raised before anything is written.
+    """
+    if (path.exists() or path.is_symlink()) and not force:
+        raise FileExistsError(f"{path} exists: expected a new folder, or --force to replace it")
+    if path.exists() and not path.is_dir():
+        raise NotADirectoryError(f"{path}: expected a folder, got a file")
+    if not path.absolute().parent.is_dir():
+        raise FileNotFoundError(f"{path}: expected an existing folder {path.absolute().parent}")
+    part, old = (path.absolute().with_name(f".{path.absolute().name}.{os.getpid()}.{kind}") for kind in ("part", "old"))
+    try:
+        part.mkdir()
+        yield part
+        if path.exists():
+            os.replace(path, old)
+        os.replace(part, path)
+    except BaseException:
+        if old.exists() and not path.exists():
+            os.replace(old, path)
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    finally:
+        if path.exists():
+            shutil.rmtree(old, ignore_errors=True)
