@@ -21,27 +21,35 @@ def atomic_file(path: Path) -> Iterator[Path]:
         raise IsADirectoryError(f"{path}: expected a file, got a folder")
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
+        part.touch()
+        mode = part.stat().st_mode  # what a new file gets here; some writers make theirs private
         yield part
         with part.open("rb+") as file:
             os.fsync(file.fileno())
+        part.chmod(mode)
         os.replace(part, path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
 
 
-@contextmanager
-def atomic_folder(path: Path, *, force: bool = False) -> Iterator[Path]:
-    """Gives a new folder to fill; on success it takes the place of `path`, on any exception it is removed.
-
-    With `force` an existing folder is replaced, else FileExistsError is raised before anything is written.
-    """
+def check_folder(path: Path, *, force: bool = False) -> None:
+    """Raises FileExistsError where `path` exists, unless `force` and it is empty or a model folder; NotADirectoryError and
+    FileNotFoundError where no folder can be put there."""
     if (path.exists() or path.is_symlink()) and not force:
         raise FileExistsError(f"{path} exists: expected a new folder, or --force to replace it")
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(f"{path}: expected a folder, got a file")
+    if path.is_dir() and any(path.iterdir()) and not (path / "config.json").exists():
+        raise FileExistsError(f"{path}: expected a model folder to replace, got a folder without config.json")
     if not path.absolute().parent.is_dir():
         raise FileNotFoundError(f"{path}: expected an existing folder {path.absolute().parent}")
+
+
+@contextmanager
+def atomic_folder(path: Path, *, force: bool = False) -> Iterator[Path]:
+    """Gives a new folder to fill; on success it takes the place of `path`, on any exception it is removed. `check_folder` comes first."""
+    check_folder(path, force=force)
     part, old = (path.absolute().with_name(f".{path.absolute().name}.{os.getpid()}.{kind}") for kind in ("part", "old"))
     try:
         part.mkdir()

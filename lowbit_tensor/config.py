@@ -33,7 +33,9 @@ class LowBitConfig:
     modules: Mapping[str, LowBitConfig | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        set_ = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
+        def set_(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
         set_("bits", check_bits(self.bits))
         set_("group_size", check_group_size(self.group_size))
         check_method(self.method)
@@ -60,10 +62,11 @@ class LowBitConfig:
     def from_json(cls, data: Mapping[str, Any] | str) -> LowBitConfig:
         """From `to_json`'s dict, or such a dict as a JSON string. Raises ValueError for unknown fields and for text that is no JSON."""
         if isinstance(data, str):
+            text = data
             try:
-                data = json.loads(data)
+                data = json.loads(text)
             except (ValueError, RecursionError) as error:
-                raise ValueError(f"config: expected a JSON object, got {data[:60]!r}: {error}") from None
+                raise ValueError(f"config: expected a JSON object, got {text[:60]!r}: {error}") from None
         if not isinstance(data, Mapping):
             raise ValueError(f"config: expected a JSON object, got {type(data).__name__}")
         known = [f.name for f in fields(cls)]
@@ -106,13 +109,13 @@ class Rules:
             raise ValueError(f"modules: expected patterns that match a module, got {', '.join(map(repr, unused))}, which match none")
         self._found = {name: self._decide(name) for name in names}
 
-    def find(self, name: str) -> tuple[LowBitConfig | None | NoRule, bool]:
+    def find(self, name: str) -> tuple[LowBitConfig | NoRule | None, bool]:
         """(rule, whether the pattern names the module itself rather than a container of it); (NO_RULE, False) where none matches."""
         pattern = self._found[name]
         return (NO_RULE, False) if pattern is None else (self._rules[pattern], self._matches(name)[pattern][1] == _depth(name))
 
     def _matches(self, name: str) -> dict[str, tuple[int, int]]:
-        """{pattern: (kind, depth of the name that it matches)} for `name` and its containers; kinds 2 full, 1 suffix, 0 regular expression."""
+        """{pattern: (kind, depth of what it matches)} for `name` and its containers; kinds 2 full, 1 suffix, 0 regular expression."""
         found = {}
         parts = name.split(".")
         for pattern in self._rules:

@@ -90,7 +90,9 @@ def layer_configs(model: nn.Module, config: LowBitConfig) -> dict[str, LowBitCon
 
 def _plan(model: nn.Module, config: LowBitConfig) -> tuple[list[_Task], list[SkippedLayer]]:
     """What to quantize and what to leave, decided on names, kinds and ties alone."""
-    layers = {name: m for name, m in model.named_modules(remove_duplicate=False) if isinstance(m, (nn.Linear, nn.Embedding))}
+    layers: dict[str, nn.Module] = {
+        name: m for name, m in model.named_modules(remove_duplicate=False) if isinstance(m, (nn.Linear, nn.Embedding))
+    }
     rules = Rules(config, layers)
     heads = set(_heads(model, layers))
     embeddings = {id(_weight(m)): name for name, m in layers.items() if isinstance(m, nn.Embedding) and _weight(m) is not None}

@@ -53,9 +53,9 @@ class QuantizationReport:
         for q in self.quantized:
             c = q.config
             method = c.method + (" symmetric" if c.symmetric else "") + (" integral_zero" if c.integral_zero else "")
-            key = (_family(q.name), q.kind, _shape(q.shape), str(c.bits), str(q.group_size), method, q.scale_dtype, q.note)
+            key: tuple[str, ...] = (_family(q.name), q.kind, _shape(q.shape), str(c.bits), str(q.group_size), method, q.scale_dtype, q.note)
             rows.setdefault(key, []).append(q)
-        lines = []
+        lines: list[tuple[str, ...]] = []
         for key, layers in rows.items():
             errors = [q.error for q in layers if q.error is not None]
             error = f"{sum(errors) / len(errors):.2e}" if errors else "-"
@@ -64,10 +64,13 @@ class QuantizationReport:
         skipped: dict[tuple[str, ...], list[SkippedLayer]] = {}
         for s in self.skipped:
             skipped.setdefault((_family(s.name), s.kind, _shape(s.shape), s.reason), []).append(s)
-        for (family, kind, shape, reason), left in skipped.items():
+        for (family, *what, reason), left in skipped.items():
             name = left[0].name if len(left) == 1 else f"{family} x{len(left)}"
-            lines.append((name, kind, shape, "-", "-", "-", "-", "-", "-", f"skipped: {reason}"))
-        total = f"{len(self.quantized)} layers quantized, {len(self.skipped)} skipped; {self.nbytes:,} bytes, {self.bits_per_weight:.3f} bits a weight"
+            lines.append((name, *what, *("-" * 6), f"skipped: {reason}"))
+        total = (
+            f"{len(self.quantized)} layers quantized, {len(self.skipped)} skipped; "
+            f"{self.nbytes:,} bytes, {self.bits_per_weight:.3f} bits a weight"
+        )
         return "\n".join([*_aligned([head, *lines]), total])
 
     __repr__ = __str__

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import safetensors
+import torch
 from torch import Tensor
 
 from .atomic import atomic_file
@@ -32,11 +33,12 @@ def save_file(
 ) -> list[Path]:
     """Writes `{name: tensor}` to a safetensors file `path`, low-bit tensors in three parts; returns the files written.
 
-    `max_shard_size`, in bytes or as `"2GB"`, makes `STEM-00001-of-0000N.safetensors` and `STEM.safetensors.index.json` where all does not fit
-    into one file. The same tensors always give the same bytes. Files are whole or not there; those of an earlier save under `path` are replaced.
+    `max_shard_size`, in bytes or as `"2GB"`, makes `STEM-00001-of-0000N.safetensors` and `STEM.safetensors.index.json` where all does not
+    fit into one file. The same tensors always give the same bytes. Files are whole or not there; those of an earlier save under `path`
+    are replaced.
     Raises TypeError for what is no tensor, ValueError for what cannot be stored, before anything is written.
     """
-    path, limit = Path(path), _size(max_shard_size)
+    path, limit = Path(path), parse_size(max_shard_size)
     if path.suffix != ".safetensors":
         raise ValueError(f"save_file: expected a path that ends in .safetensors, got {path.name!r}")
     if metadata is not None and KEY in metadata:
@@ -54,7 +56,9 @@ def save_file(
         weight_map = {key: target.name for names, target in zip(shards, written, strict=True) for name in names for key in units[name]}
         total = sum(t.nbytes for parts in units.values() for t in parts.values())
         with atomic_file(index) as part:
-            part.write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}, indent=2) + "\n")
+            part.write_text(
+                json.dumps({"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}, indent=2) + "\n"
+            )
         written.append(index)
     for old in stale - set(written):
         old.unlink(missing_ok=True)
@@ -70,7 +74,7 @@ def _units(tensors: Mapping[str, Tensor]) -> tuple[dict[str, dict[str, Tensor]],
         t = tensors[name]
         if not isinstance(name, str) or not isinstance(t, Tensor):
             raise TypeError(f"save_file: expected tensors by name, got {type(t).__name__} under {name!r}")
-        if t.is_meta or t.layout is not t.new_empty(0).layout and not isinstance(t, LowBitWeightTensor):
+        if t.is_meta or t.layout is not torch.strided:
             raise ValueError(f"save_file: expected dense tensors with data, got {name!r} on {t.device} with layout {t.layout}")
         if isinstance(t, LowBitWeightTensor) and t.transposed:
             raise ValueError(f"save_file: expected the weight itself, got {name!r} transposed; save the weight before t()")
@@ -146,7 +150,7 @@ def _indexed(index: Path) -> list[Path]:
     return [index.with_name(name) for name in names if isinstance(name, str) and shard.fullmatch(name)]
 
 
-def _size(size: int | str | None) -> int | None:
+def parse_size(size: int | str | None) -> int | None:
     """Bytes of a number or of a string such as `"2GB"`."""
     if isinstance(size, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", size)

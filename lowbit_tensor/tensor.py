@@ -90,7 +90,8 @@ class LowBitWeightTensor(Tensor):
         """Quantizes a float tensor `[..., N, K]`, on its device; the result's dtype is `w`'s.
 
         `scale_dtype=None` chooses between float16 and float32 (docs/format.md, 4). Raises TypeError for a dtype or argument of another
-        kind, ValueError for one out of range, for weights that are not finite (naming the place), and for parameters that `scale_dtype` cannot hold.
+        kind, ValueError for one out of range, for weights that are not finite (naming the place), and for parameters that `scale_dtype`
+        cannot hold.
         """
         if not isinstance(w, Tensor) or isinstance(w, LowBitWeightTensor) or w.dtype not in DTYPES:
             what = f"{type(w).__name__} of {w.dtype}" if isinstance(w, Tensor) else type(w).__name__
@@ -140,7 +141,7 @@ class LowBitWeightTensor(Tensor):
         codes = torch.ops.lowbit.unpack(self.packed, self.bits, self.in_features)
         return codes.mT if self.transposed else codes
 
-    def dequantize(self, dtype: torch.dtype | None = None) -> Tensor:  # type: ignore[override]
+    def dequantize(self, dtype: torch.dtype | None = None) -> Tensor:
         """A plain tensor in the logical shape, of `dtype` (None: the tensor's own): `scale * code + zero` in float32, rounded once."""
         w = torch.ops.lowbit.dequantize(
             self.packed, self.scales, self.zeros, self.bits, self.group_size, self.in_features, dtype or self.dtype
@@ -151,7 +152,7 @@ class LowBitWeightTensor(Tensor):
         """The address of the packed codes; a wrapper has none of its own."""
         return self.packed.data_ptr()
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return (
             f"LowBitWeightTensor(shape={tuple(self.shape)}, bits={self.bits}, group_size={self.group_size}, dtype={self.dtype}, "
             f"scale_dtype={self.scales.dtype}, device={str(self.device)!r}{', transposed' if self.transposed else ''})"
@@ -202,14 +203,16 @@ class LowBitWeightTensor(Tensor):
             return func(*args, **(kwargs or {}))
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         handler = OPERATORS.get(func)
         if handler is not None:
             return handler(func, args, kwargs or {})
         parts = func.decompose(*args, **(kwargs or {}))  # what inference mode shows whole and grad mode in parts
         if parts is not NotImplemented:
             return parts
-        raise NotImplementedError(f"{func} is not defined on a LowBitWeightTensor: expected an op of docs/api.md, section 4; use w.dequantize()")
+        raise NotImplementedError(
+            f"{func} is not defined on a LowBitWeightTensor: expected an op of docs/api.md, section 4; use w.dequantize()"
+        )
 
 
 INNER = ("packed", "scales", "zeros")
@@ -242,7 +245,8 @@ def rebuild(
     fmt = Format(bits, group_size, shape[-1])
     if group_size == -1 or tuple(packed.shape) != (*shape[:-1], fmt.row_bytes):
         raise ValueError(
-            f"LowBitWeightTensor: expected packed {[*shape[:-1], fmt.row_bytes]} for a weight {list(shape)} of {fmt}, got {list(packed.shape)}"
+            f"LowBitWeightTensor: expected packed {[*shape[:-1], fmt.row_bytes]} for a weight {list(shape)} of {fmt}, "
+            f"got {list(packed.shape)}"
         )
     return LowBitWeightTensor(packed, scales, zeros, fmt.bits, fmt.group_size, fmt.in_features, dtype, False, bool(requires_grad))
 

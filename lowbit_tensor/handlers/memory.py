@@ -22,7 +22,9 @@ def to_copy(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LowBitW
     """Changes the logical dtype and the device; codes, scales and zeros keep their values and dtypes."""
     w, dtype = args[0], kwargs.get("dtype") or args[0].dtype
     if dtype not in DTYPES:
-        raise TypeError(f"to: expected float16, bfloat16, float32 or float64 for a LowBitWeightTensor, got {dtype}; codes() gives the codes")
+        raise TypeError(
+            f"to: expected float16, bfloat16, float32 or float64 for a LowBitWeightTensor, got {dtype}; codes() gives the codes"
+        )
     move = {name: kwargs[name] for name in ("device", "non_blocking") if kwargs.get(name) is not None}
     inner = {name: getattr(w, name).to(**move) if move else getattr(w, name) for name in INNER}
     inner = {name: t.clone() if t is getattr(w, name) else t for name, t in inner.items()}
@@ -71,9 +73,10 @@ def is_pinned(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 @operator("query", "equal")
 def equal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     a, b = args
-    if isinstance(a, LowBitWeightTensor) and isinstance(b, LowBitWeightTensor) and same_format(a, b, (b.dtype, a.scales.dtype)):
-        if a.shape == b.shape and all(torch.equal(getattr(a, name), getattr(b, name)) for name in INNER):
-            return True
+    both = isinstance(a, LowBitWeightTensor) and isinstance(b, LowBitWeightTensor)
+    alike = both and a.shape == b.shape and same_format(a, b, (b.dtype, a.scales.dtype))
+    if alike and all(torch.equal(getattr(a, name), getattr(b, name)) for name in INNER):
+        return True
     return torch.equal(*(t.dequantize() if isinstance(t, LowBitWeightTensor) else t for t in (a, b)))
 
 

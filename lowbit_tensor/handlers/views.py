@@ -66,8 +66,8 @@ def columns(w: LowBitWeightTensor, start: int, end: int, step: int = 1) -> LowBi
         return rewrap(w)
     if step != 1 or not (fmt.is_border(start) and fmt.is_border(end)):
         raise ValueError(
-            f"columns {start}:{end}:{step}: expected a cut at multiples of the group size {w.group_size}, or at {w.in_features}, in steps of 1; "
-            "use w.dequantize()"
+            f"columns {start}:{end}:{step}: expected a cut at multiples of the group size {w.group_size} or at {w.in_features}, "
+            "in steps of 1; use w.dequantize()"
         )
     codes = packing.unpack(w.packed, w.bits, w.in_features)[..., start:end]
     groups = slice(start // w.group_size, start // w.group_size + Format(w.bits, w.group_size, end - start).groups)
@@ -109,7 +109,9 @@ def view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LowBitWeig
     if func is torch.ops.aten.view.dtype or w.transposed or not shape:
         raise NotImplementedError(f"{func}: expected a shape that keeps the rows of a LowBitWeightTensor; use w.dequantize()")
     if shape[-1] not in (w.in_features, -1) or (shape[-1] == -1 and torch.Size(shape[:-1]).numel() * w.in_features != w.numel()):
-        raise NotImplementedError(f"{func}: expected a shape [..., {w.in_features}] that keeps the rows, got {list(shape)}; use w.dequantize()")
+        raise NotImplementedError(
+            f"{func}: expected a shape [..., {w.in_features}] that keeps the rows, got {list(shape)}; use w.dequantize()"
+        )
     return map_inner(w, lambda t: t.view(*shape[:-1], t.shape[-1]))
 
 

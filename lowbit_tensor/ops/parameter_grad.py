@@ -44,7 +44,9 @@ def weight_grads(
 def _kernel(grad: Tensor, packed: Tensor, bits: int, group_size: int) -> tuple[Tensor, Tensor]:
     check_devices("lowbit::parameter_grad", grad, packed)
     if grad.shape[:-1] != packed.shape[:-1]:
-        raise ValueError(f"lowbit::parameter_grad: expected grad and packed of the same rows, got {list(grad.shape)} and {list(packed.shape)}")
+        raise ValueError(
+            f"lowbit::parameter_grad: expected grad and packed of the same rows, got {list(grad.shape)} and {list(packed.shape)}"
+        )
     return reference(grad.float(), packed, bits, group_size)
 
 

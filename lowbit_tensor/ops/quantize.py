@@ -69,4 +69,6 @@ register(
     kernel=reference,
     fake=_fake,
 )
-register("encode", "(Tensor w, Tensor scales, Tensor zeros, int bits, int group_size) -> Tensor", kernel=encode_reference, fake=_fake_encode)
+register(
+    "encode", "(Tensor w, Tensor scales, Tensor zeros, int bits, int group_size) -> Tensor", kernel=encode_reference, fake=_fake_encode
+)

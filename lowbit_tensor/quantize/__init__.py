@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from ..format import Format, check_bits
+from ..format import Format
 from ..packing import pack_unchecked
 from . import hqq, lsq, minmax
 from .scheme import Scheme, nearest_codes, squared_error

@@ -8,7 +8,16 @@ from torch import Tensor
 from .scheme import Scheme, least_squares, nearest_codes, range_parameters, squared_error
 
 # Shares of the group's range to start from, by width: the fewer the codes, the more of the tails it pays to clip.
-CLIPS = {1: (1.0, 0.6), 2: (1.0, 0.9, 0.8, 0.7, 0.6), 3: (1.0, 0.92, 0.84, 0.76), 4: (1.0, 0.95, 0.9, 0.85), 5: (1.0, 0.96, 0.92), 6: (1.0, 0.97), 7: (1.0,), 8: (1.0,)}
+CLIPS = {
+    1: (1.0, 0.6),
+    2: (1.0, 0.9, 0.8, 0.7, 0.6),
+    3: (1.0, 0.92, 0.84, 0.76),
+    4: (1.0, 0.95, 0.9, 0.85),
+    5: (1.0, 0.96, 0.92),
+    6: (1.0, 0.97),
+    7: (1.0,),
+    8: (1.0,),
+}
 STEPS = 8
 
 

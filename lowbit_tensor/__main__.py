@@ -1,0 +1,7 @@
+"""`python -m lowbit_tensor` is the command `lowbit`."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

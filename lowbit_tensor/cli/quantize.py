@@ -1,0 +1,70 @@
+"""`lowbit quantize SRC DST`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from ..atomic import atomic_folder, check_folder
+from ..config import LowBitConfig
+from ..integrations import torchchat as torchchat_options
+from ..integrations.torchchat import Options
+from ..integrations.transformers import check_source, is_low_bit, load_model, quantize_model, save_model
+from ..serialize import parse_size
+from .console import BadUse, checking_use, megabytes, out, progress, working
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the options say of how to quantize; `check` turns them into a config before the model is read."""
+
+    bits: int | None
+    group_size: int
+    method: str
+    config: Path | None
+    torchchat: str | None
+    embeddings: bool
+
+    def check(self) -> LowBitConfig | Options:
+        """Raises BadUse unless exactly one of --bits, --config and --quantize is given, and right."""
+        given = [
+            name for name, value in (("--bits", self.bits), ("--config", self.config), ("--quantize", self.torchchat)) if value is not None
+        ]
+        if len(given) != 1:
+            raise BadUse(f"expected one of --bits, --config and --quantize, got {' and '.join(given) or 'none'}")
+        with checking_use():
+            if self.config is not None:
+                return LowBitConfig.from_json(self.config.read_text(encoding="utf-8"))
+            if self.torchchat is not None:
+                return torchchat_options.parse(self.torchchat, method=self.method)
+            return LowBitConfig(self.bits, self.group_size, self.method, embeddings=self.embeddings)  # type: ignore[arg-type]
+
+
+def resolve(choice: LowBitConfig | Options, model: nn.Module) -> LowBitConfig:
+    """The config itself, or the one that torchchat's options mean for this model."""
+    return choice if isinstance(choice, LowBitConfig) else choice.config(model)
+
+
+def run(src: Path, dst: Path, settings: Settings, max_shard_size: str, force: bool) -> None:
+    """Checks everything that can be checked first, then reads, quantizes and writes DST as a whole."""
+    choice = settings.check()
+    with checking_use():
+        check_source(src)
+        parse_size(max_shard_size)
+        if is_low_bit(src):
+            raise ValueError(f"{src}: expected a float model, got one that is low-bit already")
+        if dst.resolve() == src.resolve() or dst.resolve() in src.resolve().parents:
+            raise ValueError(f"{dst}: expected a folder that does not hold SRC, got {src}")
+        check_folder(dst, force=force)
+    dtype = choice.dtype if isinstance(choice, Options) else None
+    with working(f"Reading {src.name}"):
+        model, tokenizer = load_model(src, dtype)
+    with checking_use(), progress("Quantizing") as bar:
+        report = quantize_model(model, resolve(choice, model), bar)
+    with working(f"Writing {dst.name}"), atomic_folder(dst, force=force) as part:
+        save_model(model, tokenizer, part, max_shard_size)
+    out.print(str(report), markup=False)
+    written = sum(f.stat().st_size for f in dst.glob("*.safetensors"))
+    out.print(f"{dst}: {megabytes(written)} of weights" + ("" if tokenizer is not None else "; no tokenizer in SRC"), markup=False)
