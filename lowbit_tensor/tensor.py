@@ -13,9 +13,9 @@ from .format import Format
 from .ops.checks import check_devices, check_weight
 from .quantize.scheme import Scheme
 
-Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
-FUNCTIONS: dict[Any, Handler] = {}  # functions of torch, met before autograd; the handlers fill both tables
-OPERATORS: dict[Any, Handler] = {}  # overloads of torch.ops.aten, met after it
+Handler = Callable[..., Any]
+FUNCTIONS: dict[Any, Handler] = {}  # functions of torch, met before autograd: handler(*args, **kwargs); handlers/ fills both tables
+OPERATORS: dict[Any, Handler] = {}  # overloads of torch.ops.aten, met after it: handler(overload, *args, **kwargs)
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 FORMAT_VERSION = 1
@@ -198,7 +198,7 @@ class LowBitWeightTensor(Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         handler = FUNCTIONS.get(func)
         if handler is not None:
-            return handler(func, args, kwargs or {})
+            return handler(*args, **(kwargs or {}))
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 
@@ -206,7 +206,7 @@ class LowBitWeightTensor(Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         handler = OPERATORS.get(func)
         if handler is not None:
-            return handler(func, args, kwargs or {})
+            return handler(func, *args, **(kwargs or {}))
         parts = func.decompose(*args, **(kwargs or {}))  # what inference mode shows whole and grad mode in parts
         if parts is not NotImplemented:
             return parts

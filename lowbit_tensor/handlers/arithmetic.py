@@ -76,14 +76,14 @@ def dequantized(tree: Any) -> Any:
 
 
 @operator("arithmetic", *FUNCTIONAL)
-def functional(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return func(*dequantized(args), **dequantized(kwargs))
+def functional(op: Any, *args: Any, **kwargs: Any) -> Any:
+    return op(*dequantized(args), **dequantized(kwargs))
 
 
 @operator("in-place", *IN_PLACE)
-def in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    target, value = args[0], dequantized(args[0])
-    func(value, *dequantized(args[1:]), **dequantized(kwargs))
+def in_place(op: Any, target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    value = dequantized(target)
+    op(value, *dequantized(args), **dequantized(kwargs))
     if isinstance(target, LowBitWeightTensor):
         write(target, value)
     return target

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,90 +14,93 @@ from .views import map_inner, rewrap
 
 
 @operator("copy", "clone")
-def clone(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LowBitWeightTensor:
-    return map_inner(args[0], torch.clone)
+def clone(op: Any, w: LowBitWeightTensor, memory_format: Any = None) -> LowBitWeightTensor:
+    return map_inner(w, torch.clone)
 
 
 @operator("copy", "_to_copy")
-def to_copy(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LowBitWeightTensor:
+def to_copy(
+    op: Any, w: LowBitWeightTensor, *, dtype: torch.dtype | None = None, device: Any = None, non_blocking: bool = False, **layout: Any
+) -> LowBitWeightTensor:
     """Changes the logical dtype and the device; codes, scales and zeros keep their values and dtypes."""
-    w, dtype = args[0], kwargs.get("dtype") or args[0].dtype
+    dtype = dtype or w.dtype
     if dtype not in DTYPES:
         raise TypeError(
             f"to: expected float16, bfloat16, float32 or float64 for a LowBitWeightTensor, got {dtype}; codes() gives the codes"
         )
-    move = {name: kwargs[name] for name in ("device", "non_blocking") if kwargs.get(name) is not None}
-    inner = {name: getattr(w, name).to(**move) if move else getattr(w, name) for name in INNER}
-    inner = {name: t.clone() if t is getattr(w, name) else t for name, t in inner.items()}
-    return rewrap(w, **inner, dtype=dtype)
+    return map_inner(w, lambda t: t.to(device or t.device, non_blocking=non_blocking, copy=True), dtype=dtype)
 
 
-@operator("copy", "index", "index_select")
-def index(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LowBitWeightTensor:
-    w = args[0]
-    reaches = len(args[1]) if func is torch.ops.aten.index.Tensor else args[1] % w.dim() + 1
-    if w.transposed or reaches > w.dim() - 1:
-        raise NotImplementedError(f"{func}: expected indices of rows of a LowBitWeightTensor that is not transposed; use w.dequantize()")
-    return map_inner(w, lambda t: func(t, *args[1:]))
+@operator("copy", "index")
+def index(op: Any, w: LowBitWeightTensor, indices: Sequence[Any]) -> LowBitWeightTensor:
+    if w.transposed or len(indices) > w.dim() - 1:
+        raise NotImplementedError(f"{op}: expected indices of rows of a LowBitWeightTensor that is not transposed; use w.dequantize()")
+    return map_inner(w, lambda t: op(t, indices))
+
+
+@operator("copy", "index_select")
+def index_select(op: Any, w: LowBitWeightTensor, dim: int, indices: Tensor) -> LowBitWeightTensor:
+    return index(torch.ops.aten.index.Tensor, w, [*[None] * (dim % w.dim()), indices])
 
 
 @operator("copy", "cat")
-def cat(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    tensors = args[0]
-    dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+def cat(op: Any, tensors: Sequence[Tensor], dim: int = 0) -> LowBitWeightTensor:
     first = next(t for t in tensors if isinstance(t, LowBitWeightTensor))
-    alike = all(isinstance(t, LowBitWeightTensor) and same_format(t, first, (t.dtype, t.scales.dtype)) for t in tensors)
-    if alike and not first.transposed and dim % first.dim() != first.dim() - 1:
-        parts = {name: torch.cat([getattr(t, name) for t in tensors], dim % first.dim()) for name in INNER}
-        return rewrap(first, **parts)
-    raise NotImplementedError(
-        "cat: expected LowBitWeightTensors of one format along rows; use w.dequantize() where they differ or columns are joined"
-    )
+    parts = [t for t in tensors if isinstance(t, LowBitWeightTensor) and same_format(t, first) and t.dtype == first.dtype]
+    alike = len(parts) == len(tensors) and len({t.scales.dtype for t in parts}) == 1
+    if not alike or first.transposed or dim % first.dim() == first.dim() - 1:
+        raise NotImplementedError("cat: expected LowBitWeightTensors of one format, joined along rows; use w.dequantize()")
+    return rewrap(first, **{name: torch.cat([getattr(t, name) for t in parts], dim % first.dim()) for name in INNER})
 
 
-def same_format(w: LowBitWeightTensor, other: LowBitWeightTensor, dtypes: tuple[torch.dtype, torch.dtype]) -> bool:
-    """Whether both have the same bits, groups, row length and orientation, and `other` the given (dtype, scale_dtype)."""
-    fields = ("bits", "group_size", "in_features", "transposed")
-    return all(getattr(w, f) == getattr(other, f) for f in fields) and (other.dtype, other.scales.dtype) == dtypes
+def same_format(w: LowBitWeightTensor, other: LowBitWeightTensor) -> bool:
+    """Whether both have the same bits, groups, row length and orientation; their dtypes may differ."""
+    return all(getattr(w, f) == getattr(other, f) for f in ("bits", "group_size", "in_features", "transposed"))
 
 
 @operator("copy", "_pin_memory")
-def pin_memory(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LowBitWeightTensor:
-    return map_inner(args[0], lambda t: t.pin_memory())
+def pin_memory(op: Any, w: LowBitWeightTensor, device: Any = None) -> LowBitWeightTensor:
+    return map_inner(w, lambda t: t.pin_memory())
 
 
 @operator("query", "is_pinned")
-def is_pinned(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return all(getattr(args[0], name).is_pinned() for name in INNER)
+def is_pinned(op: Any, w: LowBitWeightTensor, device: Any = None) -> bool:
+    return all(getattr(w, name).is_pinned() for name in INNER)
 
 
 @operator("query", "equal")
-def equal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    a, b = args
-    both = isinstance(a, LowBitWeightTensor) and isinstance(b, LowBitWeightTensor)
-    alike = both and a.shape == b.shape and same_format(a, b, (b.dtype, a.scales.dtype))
-    if alike and all(torch.equal(getattr(a, name), getattr(b, name)) for name in INNER):
-        return True
+def equal(op: Any, a: Tensor, b: Tensor) -> bool:
+    """Equal inner tensors make equal weights; so do different ones that stand for the same values."""
+    if isinstance(a, LowBitWeightTensor) and isinstance(b, LowBitWeightTensor) and a.shape == b.shape and same_format(a, b):
+        if all(torch.equal(getattr(a, name), getattr(b, name)) for name in INNER):
+            return True
     return torch.equal(*(t.dequantize() if isinstance(t, LowBitWeightTensor) else t for t in (a, b)))
 
 
-@operator("new", "empty_like", "zeros_like", "new_empty", "new_zeros")
-def new(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """Low-bit for the weight's own shape and a float dtype, plain otherwise."""
-    w, like = args[0], func.overloadpacket in (torch.ops.aten.empty_like, torch.ops.aten.zeros_like)
-    shape = tuple(w.shape) if like else tuple(args[1])
-    dtype, device = kwargs.get("dtype") or w.dtype, kwargs.get("device") or w.device
-    if shape != tuple(w.shape) or dtype not in DTYPES or w.transposed:
-        return torch.zeros(shape, dtype=dtype, device=device)
-    make = torch.empty_like if "empty" in func.__name__ else torch.zeros_like
+@operator("new", "empty_like", "zeros_like")
+def new_like(op: Any, w: LowBitWeightTensor, **options: Any) -> Tensor:
+    return _new(op, w, w.shape, **options)
+
+
+@operator("new", "new_empty", "new_zeros")
+def new(op: Any, w: LowBitWeightTensor, size: Sequence[int], **options: Any) -> Tensor:
+    return _new(op, w, size, **options)
+
+
+def _new(op: Any, w: LowBitWeightTensor, size: Sequence[int], dtype: Any = None, device: Any = None, **layout: Any) -> Tensor:
+    """Low-bit for the weight's own shape and a float dtype, plain otherwise; zeros where only emptiness was asked for do no harm."""
+    dtype, device = dtype or w.dtype, device or w.device
+    if tuple(size) != tuple(w.shape) or dtype not in DTYPES or w.transposed:
+        return torch.zeros(tuple(size), dtype=dtype, device=device)
+    make = torch.zeros_like if "zeros" in op.__name__ else torch.empty_like
     return map_inner(w, lambda t: make(t, device=device), dtype=dtype)
 
 
 @operator("write", "copy_")
-def copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    target, source = args[:2]
+def copy_(op: Any, target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     if not isinstance(target, LowBitWeightTensor):
-        return target.copy_(source.dequantize(target.dtype if target.is_floating_point() else None))
+        value: Any = source  # low-bit, or this handler would not have been asked
+        return target.copy_(value.dequantize(target.dtype if target.is_floating_point() else None))
     write(target, source)
     return target
 
@@ -108,7 +112,7 @@ def write(target: LowBitWeightTensor, source: Tensor) -> None:
     """
     if isinstance(source, LowBitWeightTensor):
         holds = torch.promote_types(source.scales.dtype, target.scales.dtype) == target.scales.dtype
-        if holds and source.shape == target.shape and same_format(source, target, (target.dtype, target.scales.dtype)):
+        if holds and source.shape == target.shape and same_format(source, target):
             for name in INNER:
                 getattr(target, name).data.copy_(getattr(source, name))
             return
@@ -122,9 +126,8 @@ def write(target: LowBitWeightTensor, source: Tensor) -> None:
 
 
 @function(Tensor.data.__set__)  # type: ignore[attr-defined]
-def set_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def set_data(target: Tensor, source: Tensor) -> None:
     """`target.data = source`: PyTorch would swap the wrapper's metadata and leave the codes as they were."""
-    target, source = args
     if not isinstance(target, LowBitWeightTensor):
         target.data = source.dequantize()
         return
@@ -138,4 +141,4 @@ def set_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             write(target, source)
     if isinstance(source, LowBitWeightTensor) and (source.dtype, source.device) != (target.dtype, target.device):
         with torch._C.DisableTorchFunctionSubclass():
-            func(target, source)
+            Tensor.data.__set__(target, source)  # type: ignore[attr-defined]

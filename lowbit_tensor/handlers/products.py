@@ -14,12 +14,7 @@ from .table import function, operator
 
 
 @function(F.linear)
-@operator("product", "linear")
-def linear(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    return _linear(*args, **kwargs)
-
-
-def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     w = weight
     if type(w) is LowBitWeightTensor and not w.transposed and w.packed.dim() == 2 and not isinstance(input, LowBitWeightTensor):
         _check("linear", input, w, w.in_features)
@@ -28,42 +23,41 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     return out if bias is None else out + _plain(bias)
 
 
+@operator("product", "linear")
+def aten_linear(op: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return linear(input, weight, bias)
+
+
 @function(torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm, torch.mv, Tensor.mv, torch.bmm, Tensor.bmm)
+def matmul(*operands: Tensor, **named: Tensor) -> Tensor:
+    return product(*operands, *named.values())
+
+
 @operator("product", "matmul", "mm", "mv", "bmm")
-def matmul(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    return product(*args, *kwargs.values())
+def aten_matmul(op: Any, a: Tensor, b: Tensor) -> Tensor:
+    return product(a, b)
 
 
 @function(Tensor.__rmatmul__)
-def rmatmul(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    return product(args[1], args[0])
+def rmatmul(b: Tensor, a: Tensor) -> Tensor:
+    return product(a, b)
 
 
 @function(torch.addmm, Tensor.addmm)
-@operator("product", "addmm")
-def addmm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    return _addmm(*args, **kwargs)
-
-
-def _addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     input = _plain(input)
     if beta == alpha == 1 and input.dim() == 1 and type(mat2) is LowBitWeightTensor and mat2.transposed:
-        return _linear(mat1, mat2.mT, input)
+        return linear(mat1, mat2.mT, input)
     return torch.add(input * beta if beta != 1 else input, product(mat1, mat2), alpha=alpha)
 
 
+@operator("product", "addmm")
+def aten_addmm(op: Any, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    return addmm(input, mat1, mat2, beta=beta, alpha=alpha)
+
+
 @function(F.embedding)
-def embedding(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    return _embedding(*args, **kwargs)
-
-
-@operator("embedding", "embedding")
-def aten_embedding(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    weight, indices = args[:2]
-    return _embedding(indices, weight)
-
-
-def _embedding(
+def embedding(
     input: Tensor,
     weight: Tensor,
     padding_idx: int | None = None,
@@ -78,6 +72,11 @@ def _embedding(
     if max_norm is not None:
         raise NotImplementedError("embedding: max_norm rewrites rows of the weight, which a low-bit weight does not do; use w.dequantize()")
     return torch.ops.lowbit.embedding(input, w.packed, w.scales, w.zeros, w.bits, w.group_size, w.in_features, w.dtype)
+
+
+@operator("embedding", "embedding")
+def aten_embedding(op: Any, weight: Tensor, indices: Tensor, *gradient_options: Any) -> Tensor:
+    return embedding(indices, weight)
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ KINDS: dict[str, set[str]] = defaultdict(set)  # kind of docs/api.md -> names of
 
 
 def function(*functions: Any) -> Callable[[Handler], Handler]:
-    """Registers a handler for functions of torch, which are met before autograd and so keep the gradient to the other operands."""
+    """Registers `handler(*args, **kwargs)` for functions of torch, met before autograd: the gradient to the other operands is kept."""
 
     def fill(handler: Handler) -> Handler:
         FUNCTIONS.update(dict.fromkeys(functions, handler))
@@ -24,7 +24,7 @@ def function(*functions: Any) -> Callable[[Handler], Handler]:
 
 
 def operator(kind: str, *names: str) -> Callable[[Handler], Handler]:
-    """Registers a handler for every overload, but those that write to `out`, of ops of torch.ops.aten."""
+    """Registers `handler(overload, *args, **kwargs)` for every overload, but those that write to `out`, of ops of torch.ops.aten."""
 
     def fill(handler: Handler) -> Handler:
         KINDS[kind].update(names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,30 +28,36 @@ def map_inner(w: LowBitWeightTensor, change: Cut, **fields: Any) -> LowBitWeight
 
 
 @operator("view", "detach", "alias")
-def detach(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LowBitWeightTensor:
-    return rewrap(args[0])
+def detach(op: Any, w: LowBitWeightTensor) -> LowBitWeightTensor:
+    return rewrap(w)
 
 
-@operator("view", "t", "transpose", "permute")
-def transpose(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LowBitWeightTensor:
-    w, order = args[0], list(range(args[0].dim()))
-    if func.overloadpacket is torch.ops.aten.permute:
-        order = [d % w.dim() for d in args[1]]
-    else:
-        first, second = args[1:] if len(args) > 1 else (0, len(order) - 1)
-        order[first], order[second] = order[second], order[first]
-    same, swapped = list(range(w.dim())), [*range(w.dim() - 2), w.dim() - 1, w.dim() - 2]
-    if order not in (same, swapped[-w.dim() :]):
-        raise NotImplementedError(f"{func}: expected the last two dimensions of a LowBitWeightTensor to be swapped; use w.dequantize()")
-    return rewrap(w, transposed=w.transposed != (order != same))
+@operator("view", "t")
+def t(op: Any, w: LowBitWeightTensor) -> LowBitWeightTensor:
+    return permute(op, w, list(range(w.dim()))[::-1])
+
+
+@operator("view", "transpose")
+def transpose(op: Any, w: LowBitWeightTensor, dim0: int, dim1: int) -> LowBitWeightTensor:
+    order = list(range(w.dim()))
+    order[dim0], order[dim1] = order[dim1], order[dim0]
+    return permute(op, w, order)
+
+
+@operator("view", "permute")
+def permute(op: Any, w: LowBitWeightTensor, dims: Sequence[int]) -> LowBitWeightTensor:
+    order, same = [d % w.dim() for d in dims], list(range(w.dim()))
+    if order == same:
+        return rewrap(w)
+    if w.dim() < 2 or order != [*same[:-2], same[-1], same[-2]]:
+        raise NotImplementedError(f"{op}: expected the last two dimensions of a LowBitWeightTensor to be swapped; use w.dequantize()")
+    return rewrap(w, transposed=not w.transposed)
 
 
 @operator("view", "slice")
-def slice_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LowBitWeightTensor:
-    return _slice(*args, **kwargs)
-
-
-def _slice(w: LowBitWeightTensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> LowBitWeightTensor:
+def slice_(
+    op: Any, w: LowBitWeightTensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> LowBitWeightTensor:
     stored = _stored_dim(w, dim)
     start, end, step = slice(start, end, step).indices(w.shape[dim])
     if stored != w.packed.dim() - 1:
@@ -76,58 +82,58 @@ def columns(w: LowBitWeightTensor, start: int, end: int, step: int = 1) -> LowBi
 
 
 @operator("view", "select")
-def select(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    w, dim, index = args
+def select(op: Any, w: LowBitWeightTensor, dim: int, index: int) -> LowBitWeightTensor:
     stored = _stored_dim(w, dim)
     if w.transposed or stored == w.packed.dim() - 1:
-        raise NotImplementedError(f"{func}: expected a row of a LowBitWeightTensor that is not transposed; use w.dequantize()")
+        raise NotImplementedError(f"{op}: expected a row of a LowBitWeightTensor that is not transposed; use w.dequantize()")
     return map_inner(w, lambda t: t.select(stored, index))
 
 
 @operator("view", "split", "split_with_sizes")
-def split(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[LowBitWeightTensor]:
-    w, sizes = args[:2]
-    dim = args[2] if len(args) > 2 else kwargs.get("dim", 0)
+def split(op: Any, w: LowBitWeightTensor, sizes: int | Sequence[int], dim: int = 0) -> list[LowBitWeightTensor]:
     total = w.shape[dim]
     if isinstance(sizes, int):
         sizes = [min(sizes, total - i) for i in range(0, total, max(sizes, 1))] or [0]
     if sum(sizes) != total:
         raise ValueError(f"split: expected sizes that add up to {total}, got {list(sizes)}")
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    return [_slice(w, dim, start, start + size) for start, size in zip(starts, sizes, strict=True)]
+    return [slice_(op, w, dim, start, start + size) for start, size in zip(starts, sizes, strict=True)]
 
 
 @operator("view", "unbind")
-def unbind(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
-    return [select(torch.ops.aten.select.int, (args[0], dim, i), {}) for i in range(args[0].shape[dim])]
+def unbind(op: Any, w: LowBitWeightTensor, dim: int = 0) -> list[LowBitWeightTensor]:
+    return [select(op, w, dim, i) for i in range(w.shape[dim])]
 
 
 @operator("view", "view", "_unsafe_view")
-def view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LowBitWeightTensor:
-    w, shape = args
-    if func is torch.ops.aten.view.dtype or w.transposed or not shape:
-        raise NotImplementedError(f"{func}: expected a shape that keeps the rows of a LowBitWeightTensor; use w.dequantize()")
-    if shape[-1] not in (w.in_features, -1) or (shape[-1] == -1 and torch.Size(shape[:-1]).numel() * w.in_features != w.numel()):
-        raise NotImplementedError(
-            f"{func}: expected a shape [..., {w.in_features}] that keeps the rows, got {list(shape)}; use w.dequantize()"
-        )
-    return map_inner(w, lambda t: t.view(*shape[:-1], t.shape[-1]))
+def view(op: Any, w: LowBitWeightTensor, shape: Any) -> LowBitWeightTensor:
+    lead = list(shape[:-1]) if op is not torch.ops.aten.view.dtype and not w.transposed and len(shape) else None
+    if lead is not None and -1 in lead:
+        known = -torch.Size(lead).numel()
+        lead[lead.index(-1)] = w.packed.shape[:-1].numel() // max(known, 1)
+    if lead is None or shape[-1] not in (w.in_features, -1) or torch.Size(lead).numel() != w.packed.shape[:-1].numel():
+        raise NotImplementedError(f"{op}: expected a shape [..., {w.in_features}] that keeps the rows, got {shape}; use w.dequantize()")
+    return map_inner(w, lambda t: t.view(*lead, t.shape[-1]))
 
 
-@operator("view", "squeeze", "unsqueeze")
-def squeeze(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LowBitWeightTensor:
-    """Only leading dimensions come and go: the last two are the rows and their columns."""
-    w = args[0]
-    if w.transposed or len(args) < 2 or not isinstance(args[1], int):
-        raise NotImplementedError(f"{func}: expected one leading dimension of a LowBitWeightTensor; use w.dequantize()")
-    grows = func.overloadpacket is torch.ops.aten.unsqueeze
-    dim = args[1] % (w.dim() + grows)
-    if not grows and w.shape[dim] != 1:
-        return rewrap(w)
-    if dim > w.dim() - 2:
-        raise NotImplementedError(f"{func}: expected a leading dimension of a LowBitWeightTensor, got {args[1]}; use w.dequantize()")
-    return map_inner(w, lambda t: t.unsqueeze(dim) if grows else t.squeeze(dim))
+@operator("view", "unsqueeze")
+def unsqueeze(op: Any, w: LowBitWeightTensor, dim: int) -> LowBitWeightTensor:
+    stored = _lead_dim(op, w, dim, w.dim() + 1)
+    return map_inner(w, lambda t: t.unsqueeze(stored))
+
+
+@operator("view", "squeeze")
+def squeeze(op: Any, w: LowBitWeightTensor, dim: Any = ()) -> LowBitWeightTensor:
+    dims = [dim] if isinstance(dim, int) else list(dim) or list(range(w.dim()))
+    gone = [_lead_dim(op, w, d, w.dim()) for d in dims if w.shape[d] == 1]
+    return map_inner(w, lambda t: t.squeeze(gone)) if gone else rewrap(w)
+
+
+def _lead_dim(op: Any, w: LowBitWeightTensor, dim: int, dims: int) -> int:
+    """A leading dimension, which can come and go: the last two are the rows and their columns."""
+    if dim % dims > dims - 3:
+        raise NotImplementedError(f"{op}: expected a leading dimension of a LowBitWeightTensor, got {dim}; use w.dequantize()")
+    return dim % dims
 
 
 def _stored_dim(w: LowBitWeightTensor, dim: int) -> int:
