@@ -126,11 +126,8 @@ def write(target: LowBitWeightTensor, source: Tensor) -> None:
 
 
 @function(Tensor.data.__set__)  # type: ignore[attr-defined]
-def set_data(target: Tensor, source: Tensor) -> None:
+def set_data(target: LowBitWeightTensor, source: Tensor) -> None:
     """`target.data = source`: PyTorch would swap the wrapper's metadata and leave the codes as they were."""
-    if not isinstance(target, LowBitWeightTensor):
-        target.data = source.dequantize()
-        return
     if source.shape != target.shape:
         raise ValueError(f"data: expected the shape {list(target.shape)} of the LowBitWeightTensor, got {list(source.shape)}")
     if isinstance(source, LowBitWeightTensor) and source.device != target.device:

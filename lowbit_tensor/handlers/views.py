@@ -84,8 +84,8 @@ def columns(w: LowBitWeightTensor, start: int, end: int, step: int = 1) -> LowBi
 @operator("view", "select")
 def select(op: Any, w: LowBitWeightTensor, dim: int, index: int) -> LowBitWeightTensor:
     stored = _stored_dim(w, dim)
-    if w.transposed or stored == w.packed.dim() - 1:
-        raise NotImplementedError(f"{op}: expected a row of a LowBitWeightTensor that is not transposed; use w.dequantize()")
+    if stored == w.packed.dim() - 1 or (w.transposed and stored == w.packed.dim() - 2):
+        raise NotImplementedError(f"{op}: expected a row of a LowBitWeightTensor, got a column; use w.dequantize()")
     return map_inner(w, lambda t: t.select(stored, index))
 
 

@@ -13,11 +13,11 @@ from .registry import register
 
 
 def check(op: str, w: Tensor) -> None:
-    """Raises TypeError for no float weight, ValueError for fewer than 2 dimensions."""
+    """Raises TypeError for no float weight, ValueError for one without dimensions."""
     if not w.is_floating_point():
         raise TypeError(f"lowbit::{op}: expected a floating-point weight, got {w.dtype}")
-    if w.dim() < 2:
-        raise ValueError(f"lowbit::{op}: expected a weight [..., N, K], got {list(w.shape)}")
+    if w.dim() == 0:
+        raise ValueError(f"lowbit::{op}: expected a weight [..., K], got {list(w.shape)}")
 
 
 def reference(

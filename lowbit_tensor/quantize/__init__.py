@@ -38,7 +38,7 @@ def check_scale_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def check_finite(w: Tensor, name: str) -> None:
     """Raises ValueError with the first place where `w` is NaN or infinite."""
-    flat = w.reshape(-1, w.shape[-1]) if w.dim() > 1 else w[None]
+    flat = w.reshape(w.shape[:-1].numel(), w.shape[-1])
     for rows in row_blocks(*flat.shape):
         block = flat[rows]
         if block.numel() and not torch.stack(block.aminmax()).isfinite().all():
@@ -65,7 +65,7 @@ def quantize(w: Tensor, fmt: Format, method: str, scheme: Scheme, scale_dtype: t
             scales[rows, groups] = _rounded(scale, scale_dtype).view(-1, groups.stop - groups.start)
             zeros[rows, groups] = _rounded(zero, scale_dtype).view(-1, groups.stop - groups.start)
         packed[rows] = _encode_block(flat[rows], scales[rows], zeros[rows], fmt)
-    return packed.view(*lead, -1), scales.view(*lead, -1), zeros.view(*lead, -1)
+    return packed.view(*lead, fmt.row_bytes), scales.view(*lead, fmt.groups), zeros.view(*lead, fmt.groups)
 
 
 def encode(w: Tensor, scales: Tensor, zeros: Tensor, fmt: Format) -> Tensor:
@@ -76,7 +76,7 @@ def encode(w: Tensor, scales: Tensor, zeros: Tensor, fmt: Format) -> Tensor:
     packed = w.new_empty((flat.shape[0], fmt.row_bytes), dtype=torch.uint8)
     for rows in row_blocks(*flat.shape):
         packed[rows] = _encode_block(flat[rows], scales[rows], zeros[rows], fmt)
-    return packed.view(*lead, -1)
+    return packed.view(*lead, fmt.row_bytes)
 
 
 def prefers_float32(w: Tensor, scales: Tensor, zeros: Tensor, fmt: Format) -> bool:
@@ -89,7 +89,7 @@ def prefers_float32(w: Tensor, scales: Tensor, zeros: Tensor, fmt: Format) -> bo
 
 def total_error(w: Tensor, scales: Tensor, zeros: Tensor, fmt: Format) -> Tensor:
     """Sum of (scale * code + zero - w) ** 2 over the nearest codes, float64, in blocks."""
-    flat = w.reshape(-1, fmt.in_features)
+    flat = w.reshape(w.shape[:-1].numel(), fmt.in_features)
     scales, zeros = (p.reshape(flat.shape[0], fmt.groups) for p in (scales, zeros))
     total = torch.zeros((), dtype=torch.float64)
     for rows in row_blocks(*flat.shape):
