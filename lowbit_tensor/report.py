@@ -71,7 +71,7 @@ class QuantizationReport:
             f"{len(self.quantized)} layers quantized, {len(self.skipped)} skipped; "
             f"{self.nbytes:,} bytes, {self.bits_per_weight:.3f} bits a weight"
         )
-        return "\n".join([*_aligned([head, *lines]), total])
+        return "\n".join([*aligned([head, *lines]), total])
 
     __repr__ = __str__
 
@@ -85,6 +85,7 @@ def _shape(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
 
 
-def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+def aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    """Rows of cells as lines, every column as wide as its widest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

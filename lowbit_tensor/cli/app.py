@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import click
 import typer
 
 from ..quantize import DEFAULT_METHOD, METHODS
 from ..version import __version__
 from .console import MISTAKES, BadUse, err, one_line, out, quiet_libraries
+
+INTERRUPTED = 130
+UsageError: Any = typer.BadParameter.__mro__[1]  # of click, which some releases of typer carry within
 
 app = typer.Typer(name="lowbit", no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -28,21 +30,18 @@ Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder, or
 def run(argv: list[str]) -> int:
     """Runs a command line; every mistake is one line on standard error."""
     try:
-        result = app(argv, prog_name="lowbit", standalone_mode=False)
-        return result if isinstance(result, int) else 0
-    except click.exceptions.NoArgsIsHelpError as error:
-        out.print(error.ctx.get_help() if error.ctx else "", markup=False)
-        return 2
-    except click.ClickException as error:
+        result = app(argv or ["--help"], prog_name="lowbit", standalone_mode=False)
+    except UsageError as error:
         return _fail(error.format_message(), 2)
-    except click.exceptions.Exit as error:
-        return error.exit_code
     except BadUse as error:
         return _fail(str(error), 2)
-    except (KeyboardInterrupt, click.Abort):
-        return _fail("interrupted; nothing was left half-written", 130)
+    except (KeyboardInterrupt, typer.Abort):
+        result = INTERRUPTED
     except MISTAKES as error:
         return _fail(one_line(error), 1)
+    if result == INTERRUPTED:  # what typer makes of Ctrl-C
+        return _fail("interrupted; nothing was left half-written", INTERRUPTED)
+    return (result if isinstance(result, int) else 0) if argv else 2
 
 
 def _fail(message: str, status: int) -> int:

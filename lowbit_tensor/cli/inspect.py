@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from rich.table import Table
 from torch import Tensor
 
 from ..load import load_file
+from ..report import aligned
 from ..tensor import LowBitWeightTensor, packed_nbytes
 from .console import checking_use, megabytes, out
 
@@ -20,30 +20,21 @@ def run(file: Path, source: Path | None) -> None:
             if path is not None and not path.exists():
                 raise FileNotFoundError(f"{path}: expected a file or folder, got nothing there")
     tensors, floats = load_file(file), {} if source is None else _source(source)
-    table = Table(box=None, pad_edge=False)
-    for title, justify in (
-        ("tensor", "left"),
-        ("shape", "left"),
-        ("dtype", "left"),
-        ("bits", "right"),
-        ("group", "right"),
-        ("bytes", "right"),
-    ):
-        table.add_column(title, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    if source is not None:
-        table.add_column("error", justify="right", no_wrap=True)
+    head = ("tensor", "shape", "dtype", "bits", "group", "bytes")
+    rows = [head if source is None else (*head, "error")]
     stored: dict[int, str] = {}
     for name, t in tensors.items():
         first = stored.setdefault(id(t), name)
-        dtype = str(t.dtype).removeprefix("torch.")
-        row = [name, "x".join(map(str, t.shape)), dtype, *_format(t)]
-        row.append(f"{packed_nbytes(t):,}" if first == name else f"as {first}")
-        table.add_row(*row, *([_error(name, t, floats)] if source is not None else []))
-    out.print(table)
+        size = f"{packed_nbytes(t):,}" if first == name else f"as {first}"
+        row = (name, "x".join(map(str, t.shape)), str(t.dtype).removeprefix("torch."), *_format(t), size)
+        rows.append(row if source is None else (*row, _error(name, t, floats)))
+    out.print("\n".join(aligned(rows)), markup=False)
     unique = {id(t): t for t in tensors.values()}.values()
-    size, count = sum(map(packed_nbytes, unique)), sum(t.numel() for t in unique)
+    nbytes, count = sum(map(packed_nbytes, unique)), sum(t.numel() for t in unique)
     low_bit = sum(isinstance(t, LowBitWeightTensor) for t in unique)
-    out.print(f"{len(tensors)} tensors, {low_bit} low-bit; {megabytes(size)}, {8 * size / max(count, 1):.3f} bits a weight", markup=False)
+    out.print(
+        f"{len(tensors)} tensors, {low_bit} low-bit; {megabytes(nbytes)}, {8 * nbytes / max(count, 1):.3f} bits a weight", markup=False
+    )
 
 
 def _format(t: Tensor) -> tuple[str, str]:

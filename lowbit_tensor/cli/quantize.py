@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import nn
-
 from ..atomic import atomic_folder, check_folder
 from ..config import LowBitConfig
+from ..convert import layer_configs
 from ..integrations import torchchat as torchchat_options
 from ..integrations.torchchat import Options
 from ..integrations.transformers import check_source, is_low_bit, load_model, quantize_model, save_model
@@ -42,11 +41,6 @@ class Settings:
             return LowBitConfig(self.bits, self.group_size, self.method, embeddings=self.embeddings)  # type: ignore[arg-type]
 
 
-def resolve(choice: LowBitConfig | Options, model: nn.Module) -> LowBitConfig:
-    """The config itself, or the one that torchchat's options mean for this model."""
-    return choice if isinstance(choice, LowBitConfig) else choice.config(model)
-
-
 def run(src: Path, dst: Path, settings: Settings, max_shard_size: str, force: bool) -> None:
     """Checks everything that can be checked first, then reads, quantizes and writes DST as a whole."""
     choice = settings.check()
@@ -61,8 +55,11 @@ def run(src: Path, dst: Path, settings: Settings, max_shard_size: str, force: bo
     dtype = choice.dtype if isinstance(choice, Options) else None
     with working(f"Reading {src.name}"):
         model, tokenizer = load_model(src, dtype)
-    with checking_use(), progress("Quantizing") as bar:
-        report = quantize_model(model, resolve(choice, model), bar)
+    with checking_use():
+        config = choice.config(model) if isinstance(choice, Options) else choice
+        layer_configs(model, config)  # rules that do not fit the model are wrong use; weights that are not finite are not
+    with progress("Quantizing") as bar:
+        report = quantize_model(model, config, bar)
     with working(f"Writing {dst.name}"), atomic_folder(dst, force=force) as part:
         save_model(model, tokenizer, part, max_shard_size)
     out.print(str(report), markup=False)

@@ -31,7 +31,8 @@ class Options:
         """The same as a `LowBitConfig` for `model`, whose embeddings (and, without a linear part, Linears) are named in its rules."""
         modules: dict[str, LowBitConfig | None] = {}
         if self.linear is None:
-            modules |= {name: None for name, m in model.named_modules() if isinstance(m, nn.Linear)}
+            embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}  # a Linear tied to one follows it
+            modules |= {name: None for name, m in model.named_modules() if isinstance(m, nn.Linear) and id(m.weight) not in embeddings}
         if self.embedding is not None:
             modules |= {name: self.embedding for name, m in model.named_modules() if isinstance(m, nn.Embedding)}
         base = self.linear or self.embedding
