@@ -76,6 +76,8 @@ class LowBitConfig:
             raise ValueError("config: expected a field bits, got none")
         values = dict(data)
         if isinstance(modules := values.get("modules", {}), Mapping):
+            if deep := [p for p, rule in modules.items() if isinstance(rule, Mapping) and rule.get("modules")]:
+                raise ValueError(f"modules[{deep[0]!r}]: expected a LowBitConfig without modules of its own")
             values["modules"] = {p: None if rule is None else cls.from_json(rule) for p, rule in modules.items()}
         return cls(**values)
 
@@ -112,21 +114,21 @@ class Rules:
     def find(self, name: str) -> tuple[LowBitConfig | NoRule | None, bool]:
         """(rule, whether the pattern names the module itself rather than a container of it); (NO_RULE, False) where none matches."""
         pattern = self._found[name]
-        return (NO_RULE, False) if pattern is None else (self._rules[pattern], self._matches(name)[pattern][1] == _depth(name))
+        return (NO_RULE, False) if pattern is None else (self._rules[pattern], self._matches(name)[pattern][0] == _depth(name))
 
     def _matches(self, name: str) -> dict[str, tuple[int, int]]:
-        """{pattern: (kind, depth of what it matches)} for `name` and its containers; kinds 2 full, 1 suffix, 0 regular expression."""
+        """{pattern: (depth of what it matches, kind)} for `name` and its containers; kinds 2 full, 1 suffix, 0 regular expression."""
         found = {}
         parts = name.split(".")
         for pattern in self._rules:
             if pattern.startswith("re:"):
                 if re.fullmatch(pattern[3:], name):
-                    found[pattern] = (0, len(parts))
+                    found[pattern] = (len(parts), 0)
                 continue
             for depth in range(len(parts), 0, -1):
                 prefix = ".".join(parts[:depth])
                 if prefix == pattern or prefix.endswith("." + pattern):
-                    found[pattern] = (2 if prefix == pattern else 1, depth)
+                    found[pattern] = (depth, 2 if prefix == pattern else 1)
                     break
         return found
 

@@ -11,7 +11,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from .config import LowBitConfig, NoRule, Rules
+from .config import LowBitConfig, Rules
+from .format import Format
 from .header import KEY, VERSION, Entry, parse
 from .tensor import INNER, LowBitWeightTensor, check_parameters, rebuild
 
@@ -25,16 +26,20 @@ def load_file(path: str | os.PathLike[str], *, mmap: bool = True, device: str | 
     Raises FileNotFoundError where there is nothing, ValueError naming the file and the tensor for what is damaged or disagrees.
     """
     path = Path(path)
+    file = resolve(path)
+    files, promised = shards_of(file) if file.name.endswith(".json") else ([file], set())
     plain: dict[str, Tensor] = {}
     entries: dict[str, Entry] = {}
     aliases: dict[str, str] = {}
-    for file in files_of(path):
-        tensors, found, renamed = _read(file, mmap, device)
+    for shard in files:
+        tensors, found, renamed = _read(shard, mmap, device)
         if twice := sorted((set(tensors) & set(plain)) | (set(found) & set(entries))):
-            raise ValueError(f"{file.name}: {twice[0]}: expected each tensor in one shard, got it in two")
+            raise ValueError(f"{shard.name}: {twice[0]}: expected each tensor in one shard, got it in two")
         plain.update(tensors)
         entries.update(found)
         aliases.update(renamed)
+    if absent := sorted(promised - set(plain)):
+        raise ValueError(f"{file.name}: {absent[0]}: expected it in a shard, got it in none")
     weights = {name: _assemble(name, entry, plain, path.name) for name, entry in entries.items()}
     for name in entries:
         for part in INNER:
@@ -51,28 +56,31 @@ def load_file(path: str | os.PathLike[str], *, mmap: bool = True, device: str | 
     return dict(sorted(result.items()))
 
 
-def files_of(path: Path) -> list[Path]:
-    """The safetensors files that a file, index or folder stands for. Raises FileNotFoundError or ValueError where that is not clear."""
-    if path.is_dir():
-        names = ("model.safetensors.index.json", "model.safetensors")
-        found = [path / name for name in names if (path / name).exists()] or sorted(path.glob("*.safetensors.index.json"))
-        found = found or sorted(path.glob("*.safetensors"))
-        if not found:
-            raise FileNotFoundError(f"{path}: expected a folder with *.safetensors, got none")
-        if len(found) > 1:
-            raise ValueError(f"{path}: expected one model, got {', '.join(p.name for p in found)}; name the file")
-        return files_of(found[0])
+def resolve(path: Path) -> Path:
+    """The file or index that a path stands for. Raises FileNotFoundError or ValueError where a folder does not hold exactly one model."""
     if not path.exists():
         raise FileNotFoundError(f"{path}: expected a file, an index or a folder, got nothing there")
-    if not path.name.endswith(".json"):
-        return [path]
-    weight_map = read_json(path).get("weight_map")
+    if not path.is_dir():
+        return path
+    names = ("model.safetensors.index.json", "model.safetensors")
+    found = [path / name for name in names if (path / name).exists()] or sorted(path.glob("*.safetensors.index.json"))
+    found = found or sorted(path.glob("*.safetensors"))
+    if not found:
+        raise FileNotFoundError(f"{path}: expected a folder with *.safetensors, got none")
+    if len(found) > 1:
+        raise ValueError(f"{path}: expected one model, got {', '.join(p.name for p in found)}; name the file")
+    return found[0]
+
+
+def shards_of(index: Path) -> tuple[list[Path], set[str]]:
+    """(files, tensors that they must hold) of an `*.index.json`. Raises FileNotFoundError for a shard that is missing."""
+    weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(v, str) for v in weight_map.values()):
-        raise ValueError(f"{path.name}: expected a weight_map of tensors to files")
-    files = [path.with_name(name) for name in sorted(set(weight_map.values())) if _is_plain_name(name, path)]
-    if missing := [file.name for file in files if not file.exists()]:
-        raise FileNotFoundError(f"{path.name}: expected the shard {missing[0]} beside it, got none")
-    return files
+        raise ValueError(f"{index.name}: expected a weight_map of tensors to files")
+    files = [index.with_name(name) for name in sorted(set(weight_map.values())) if _is_plain_name(name, index)]
+    if missing := [file.name for file in files if not os.path.isfile(file)]:
+        raise FileNotFoundError(f"{index.name}: expected the shard {missing[0][:80]} beside it, got no such file")
+    return files, set(weight_map)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -94,24 +102,28 @@ def check_config(folder: Path, tensors: dict[str, Tensor]) -> None:
     if not isinstance(settings, dict) or settings.get("quant_method") != QUANT_METHOD:
         return
     config = parse_settings(settings)
-    names = {name.removesuffix(".weight"): name for name in tensors if name.endswith(".weight")}
-    rules = Rules(config, names, strict=False)
-    for module, name in names.items():
-        if not isinstance(w := tensors[name], LowBitWeightTensor):
+    modules = [name.removesuffix(".weight") for name in tensors if name.endswith(".weight")]
+    rules = Rules(config, modules, strict=False)
+    for module in modules:
+        if not isinstance(w := tensors[f"{module}.weight"], LowBitWeightTensor):
             continue
-        rule = rules.find(module)[0]
-        rule = config if isinstance(rule, NoRule) else rule
-        group_size = None if rule is None else rule.group_size if rule.group_size != -1 else w.in_features
-        if rule is None or (rule.bits, group_size) != (w.bits, w.group_size):
-            says = "float" if rule is None else f"{rule.bits} bits, group {group_size}"
-            raise ValueError(f"{folder.name}: {name}: config.json says {says}, the file {w.format}: expected them to agree")
+        found = [rules.find(other) for other in modules if tensors[f"{other}.weight"] is w]  # by all names of a tied weight
+        named = [rule for rule, itself in found if itself]
+        # A rule that names the layer must hold; one that names a container may not reach it, where it is a head or an embedding.
+        rules_of_w = [rule for rule in named or [config, *(rule for rule, _ in found)] if isinstance(rule, LowBitConfig)]
+        if w.format not in [Format(rule.bits, rule.group_size, w.in_features) for rule in rules_of_w] or None in named:
+            says = "float" if None in named else " or ".join(sorted({f"{r.bits} bits, group {r.group_size}" for r in rules_of_w}))
+            raise ValueError(f"{folder.name}: {module}.weight: config.json says {says}, the file {w.format}: expected them to agree")
 
 
 def parse_settings(settings: dict[str, Any]) -> LowBitConfig:
     """The `LowBitConfig` under `quantization_config` of a config.json. Raises ValueError for another version or unknown fields."""
     if settings.get("version") != VERSION:
         raise ValueError(f"config.json: quantization_config: expected version {VERSION}, got {settings.get('version')!r}")
-    return LowBitConfig.from_json({k: v for k, v in settings.items() if k not in ("quant_method", "version")})
+    try:
+        return LowBitConfig.from_json({k: v for k, v in settings.items() if k not in ("quant_method", "version")})
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"config.json: quantization_config: {error}") from None
 
 
 def _read(file: Path, mmap: bool, device: str | torch.device) -> tuple[dict[str, Tensor], dict[str, Entry], dict[str, str]]:

@@ -7,6 +7,7 @@ import os
 import re
 import struct
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -47,19 +48,16 @@ def save_file(
     shards = _shards(units, limit)
     index = path.with_name(path.name + ".index.json")
     stale = {path, index, *_indexed(index)}
-    written = []
-    for i, names in enumerate(shards, 1):
-        target = path if len(shards) == 1 else path.with_name(f"{path.stem}-{i:05d}-of-{len(shards):05d}.safetensors")
-        _write(target, {name: units[name] for name in names}, aliases, dict(metadata or {}), tensors)
-        written.append(target)
-    if len(shards) > 1:
-        weight_map = {key: target.name for names, target in zip(shards, written, strict=True) for name in names for key in units[name]}
-        total = sum(t.nbytes for parts in units.values() for t in parts.values())
-        with atomic_file(index) as part:
-            part.write_text(
-                json.dumps({"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}, indent=2) + "\n"
-            )
-        written.append(index)
+    targets = [path] if len(shards) == 1 else [path.with_name(_shard_name(path, i, len(shards))) for i in range(1, len(shards) + 1)]
+    with ExitStack() as stack:  # all is written before the first rename; the index, entered first, is renamed last
+        if len(shards) > 1:
+            weight_map = {key: target.name for names, target in zip(shards, targets, strict=True) for name in names for key in units[name]}
+            total = sum(t.nbytes for parts in units.values() for t in parts.values())
+            content = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+            stack.enter_context(atomic_file(index)).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        for names, target in zip(shards, targets, strict=True):
+            _write(stack.enter_context(atomic_file(target)), {name: units[name] for name in names}, aliases, dict(metadata or {}), tensors)
+    written = targets if len(shards) == 1 else [*targets, index]
     for old in stale - set(written):
         old.unlink(missing_ok=True)
     return written
@@ -74,6 +72,8 @@ def _units(tensors: Mapping[str, Tensor]) -> tuple[dict[str, dict[str, Tensor]],
         t = tensors[name]
         if not isinstance(name, str) or not isinstance(t, Tensor):
             raise TypeError(f"save_file: expected tensors by name, got {type(t).__name__} under {name!r}")
+        if name == "__metadata__":
+            raise ValueError(f"save_file: expected another name than {name!r}, which safetensors uses")
         if t.is_meta or t.layout is not torch.strided:
             raise ValueError(f"save_file: expected dense tensors with data, got {name!r} on {t.device} with layout {t.layout}")
         if isinstance(t, LowBitWeightTensor) and t.transposed:
@@ -121,10 +121,13 @@ def _write(
         key: safetensors.TensorSpec(dtype=str(t.dtype).removeprefix("torch."), shape=t.shape, data_ptr=t.data_ptr(), data_len=t.nbytes)
         for key, t in plain.items()
     }
-    with atomic_file(path) as part:
-        safetensors.serialize_file(specs, part, metadata=metadata)
-        if len(metadata) > 1:
-            _sort_metadata(part)
+    safetensors.serialize_file(specs, path, metadata=metadata)
+    if len(metadata) > 1:
+        _sort_metadata(path)
+
+
+def _shard_name(path: Path, i: int, count: int) -> str:
+    return f"{path.stem}-{i:05d}-of-{count:05d}.safetensors"
 
 
 def _sort_metadata(path: Path) -> None:
@@ -143,8 +146,8 @@ def _sort_metadata(path: Path) -> None:
 def _indexed(index: Path) -> list[Path]:
     """The shards that an earlier save under this name left."""
     try:
-        names = set(json.loads(index.read_text())["weight_map"].values())
-    except (OSError, ValueError, KeyError, AttributeError):
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):  # none, or damaged: no shards to take away
         return []
     shard = re.compile(re.escape(index.name.removesuffix(".safetensors.index.json")) + r"-\d{5}-of-\d{5}\.safetensors")
     return [index.with_name(name) for name in names if isinstance(name, str) and shard.fullmatch(name)]

@@ -21,7 +21,7 @@ LAYERS = [
     ["ops"],
     ["metal", "cpu", "cuda"],
     ["tensor", "handlers"],
-    ["config", "report", "convert", "atomic", "header", "load", "serialize"],
+    ["config", "report", "plan", "convert", "atomic", "header", "load", "serialize"],
     ["calibrate"],
     ["integrations"],
     ["cli"],

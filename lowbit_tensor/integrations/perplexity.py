@@ -55,4 +55,4 @@ def perplexity(model: Any, ids: Tensor, window: int = 512, progress: Callable[[i
         scored += window - 1
         seconds.append(time.perf_counter() - began)
     mean = total / scored
-    return Perplexity(math.exp(mean) if mean < 700 else math.inf, len(starts), scored, seconds)
+    return Perplexity(math.inf if mean > 700 else math.exp(mean), len(starts), scored, seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -46,12 +47,10 @@ def parse(text: str, **settings: Any) -> Options:
     Raises ValueError for unknown keys and values.
     """
     if not text.lstrip().startswith("{"):
-        path = Path(text)
-        if not path.is_file():
-            raise ValueError(
-                f'--quantize: expected JSON such as \'{{"{LINEAR}": {{"bitwidth": 4, "groupsize": 64}}}}\' or a file, got {text!r}'
-            )
-        text = path.read_text(encoding="utf-8")
+        if not os.path.isfile(text):
+            example = f'{{"{LINEAR}": {{"bitwidth": 4, "groupsize": 64}}}}'
+            raise ValueError(f"--quantize: expected JSON such as {example!r} or a file, got {text[:80]!r}")
+        text = Path(text).read_text(encoding="utf-8")
     try:
         options = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -71,12 +70,14 @@ def _config(key: str, values: Any, settings: dict[str, Any]) -> LowBitConfig:
         raise ValueError(f"--quantize: {key}: expected bitwidth and groupsize, got {got}")
     group_size = values.get("groupsize", 64)
     try:
-        return LowBitConfig(values["bitwidth"], -1 if group_size == 0 else group_size, **settings)  # torchchat writes 0 for a whole row
+        return LowBitConfig(
+            values["bitwidth"], -1 if type(group_size) is int and group_size == 0 else group_size, **settings
+        )  # torchchat writes 0 for a whole row
     except (TypeError, ValueError) as error:
         raise ValueError(f"--quantize: {key}: {error}") from None
 
 
 def _precision(values: Any) -> torch.dtype:
-    if not isinstance(values, dict) or set(values) != {"dtype"} or values["dtype"] not in DTYPES:
+    if not isinstance(values, dict) or set(values) != {"dtype"} or not isinstance(values["dtype"], str) or values["dtype"] not in DTYPES:
         raise ValueError(f'--quantize: {PRECISION}: expected {{"dtype": one of {", ".join(DTYPES)}}}, got {values!r}')
     return DTYPES[values["dtype"]]

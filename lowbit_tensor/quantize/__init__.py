@@ -9,14 +9,14 @@ from torch import Tensor
 
 from ..format import Format
 from ..packing import pack_unchecked
-from . import hqq, lsq, minmax
+from . import auto, hqq, lsq, minmax
 from .scheme import Scheme, nearest_codes, squared_error
 
 Fit = Callable[[Tensor, Scheme], tuple[Tensor, Tensor]]
 
-FITS: dict[str, Fit] = {"minmax": minmax.fit, "hqq": hqq.fit, "lsq": lsq.fit}
+FITS: dict[str, Fit] = {"auto": auto.fit, "minmax": minmax.fit, "hqq": hqq.fit, "lsq": lsq.fit}
 METHODS = tuple(FITS)
-DEFAULT_METHOD = "hqq"  # docs/quality.md: the lowest perplexity, not the lowest weight error
+DEFAULT_METHOD = "auto"  # docs/quality.md: the lowest perplexity, not the lowest weight error
 
 SCALE_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 BLOCK = 1 << 18  # weights a block: its float32 temporaries stay in the cache and small beside any weight worth quantizing
@@ -24,7 +24,7 @@ BLOCK = 1 << 18  # weights a block: its float32 temporaries stay in the cache an
 
 def check_method(method: str) -> str:
     """The name of a quantizer. Raises ValueError for any other."""
-    if method not in FITS:
+    if not isinstance(method, str) or method not in FITS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
     return method
 

@@ -1,0 +1,26 @@
+"""The default: at each width the data-free fit that docs/quality.md found best on whole models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from . import hqq, lsq
+from .scheme import Scheme
+
+LEAST_SQUARES = 3  # widths up to this take the scale of least squares, wider ones that of the range
+WHOLE_ZERO = (2, 3, 4)  # widths at which a group that spans 0 keeps 0 as a code: with few codes that matters most
+
+
+def fit(groups: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor]:
+    """(scale, zero) `[n, 1]` of float32 `groups` `[n, size]`: by `lsq` up to 3 bits, `hqq` above; up to 4 bits with a whole zero point."""
+    method = lsq if scheme.bits <= LEAST_SQUARES or scheme.symmetric else hqq
+    if scheme.symmetric or scheme.integral_zero or scheme.bits not in WHOLE_ZERO:
+        return method.fit(groups, scheme)
+    scale, zero = method.fit(groups, replace(scheme, integral_zero=True))
+    low, high = groups.aminmax(dim=-1)
+    apart = ((low > 0) | (high < 0)).nonzero().squeeze(-1)  # such a group would waste codes on reaching 0
+    if apart.numel():
+        scale[apart], zero[apart] = method.fit(groups[apart], scheme)
+    return scale, zero
