@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -87,7 +88,7 @@ def _check_weight(task: Task) -> None:
         return
     weight = weight.detach()
     quantize.check_finite(weight, f"{task.name}.weight")
-    if weight.abs().max() > torch.finfo(task.config.scale_dtype or torch.float32).max / 4:
+    if quantize.largest(weight) > torch.finfo(task.config.scale_dtype or torch.float32).max / 4:
         try:
             _from_float(weight, task.config)
         except ValueError as error:
@@ -110,7 +111,7 @@ def _quantize_layer(task: Task, done: dict[tuple[int, LowBitConfig], LowBitWeigh
         w = done[key] = _from_float(source, task.config)
         if not w.is_meta:
             norm = torch.linalg.vector_norm(source, dtype=torch.float64).item()
-            error = quantize.total_error(source, w.scales, w.zeros, w.format).sqrt().item() / norm if norm else 0.0
+            error = math.sqrt(quantize.total_error(source, w.scales, w.zeros, w.format)) / norm if norm else 0.0
     task.module.weight = w
     return QuantizedLayer(
         task.name, type(task.module).__name__, tuple(w.shape), task.config, w.group_size, str(w.scales.dtype).removeprefix("torch."),

@@ -16,15 +16,20 @@ def pack(codes: Tensor, bits: int) -> Tensor:
     Raises TypeError for a dtype that is no integer, ValueError for a code out of range or no dimension at all.
     """
     bits = check_bits(bits)
-    if codes.dtype.is_floating_point or codes.dtype.is_complex:
-        raise TypeError(f"pack: expected integer codes, got {codes.dtype}")
-    if codes.dim() == 0:
-        raise ValueError("pack: expected codes [..., K], got a tensor without dimensions")
+    check_codes(codes)
     if codes.numel() and not codes.is_meta:
         low, high = (int(v) for v in codes.to(torch.int64).aminmax())
         if low < 0 or high > max_code(bits):
             raise ValueError(f"pack: expected codes of 0 to {max_code(bits)} for {bits} bits, got {low} to {high}")
     return pack_unchecked(codes, bits)
+
+
+def check_codes(codes: Tensor) -> None:
+    """Raises TypeError for a dtype that is no integer, ValueError for no dimension at all."""
+    if codes.dtype.is_floating_point or codes.dtype.is_complex:
+        raise TypeError(f"pack: expected integer codes, got {codes.dtype}")
+    if codes.dim() == 0:
+        raise ValueError("pack: expected codes [..., K], got a tensor without dimensions")
 
 
 def pack_unchecked(codes: Tensor, bits: int) -> Tensor:

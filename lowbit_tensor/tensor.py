@@ -104,7 +104,7 @@ class LowBitWeightTensor(Tensor):
         first = torch.float32 if scale_dtype is None else quantize.check_scale_dtype(scale_dtype)
         packed, scales, zeros = torch.ops.lowbit.quantize(w, fmt.bits, fmt.group_size, method, first, symmetric, integral_zero)
         if scale_dtype is None and (w.is_meta or not quantize.prefers_float32(w, scales, zeros, fmt)):
-            scales, zeros = scales.half(), zeros.half()
+            scales, zeros = quantize.rounded(scales, zeros, torch.float16, Scheme(fmt.bits, symmetric, integral_zero))
             packed = torch.ops.lowbit.encode(w, scales, zeros, fmt.bits, fmt.group_size)
         return cls(packed, scales, zeros, fmt.bits, fmt.group_size, fmt.in_features, w.dtype)
 

@@ -21,15 +21,49 @@ def make(n: int = 8, k: int = 64) -> lb.LowBitWeightTensor:
 
 # Further arguments of each op, after the weight; none where it takes the weight alone.
 ARITHMETIC: dict[str, tuple[Any, ...]] = {
-    "add": (1.5,), "allclose": (torch.zeros(8, 64),), "all": (), "clamp": (-1, 1), "cumsum": (0,), "div": (2.0,), "eq": (0.0,), "ge": (0.0,),
-    "gt": (0.0,), "histc": (5,), "le": (0.0,), "lt": (0.0,), "mul": (torch.ones(64),), "ne": (0.0,), "pow": (2,), "rsub": (1.0,), "sub": (1.0,),
-    "topk": (3,), "linalg_vector_norm": (2,), "linalg_qr": (), "norm": (2,), "max": (), "min": (), "std": (), "var": (), "sum": (), "mean": (),
-}  # fmt: skip
+    "add": (1.5,),
+    "allclose": (torch.zeros(8, 64),),
+    "all": (),
+    "clamp": (-1, 1),
+    "cumsum": (0,),
+    "div": (2.0,),
+    "eq": (0.0,),
+    "ge": (0.0,),
+    "gt": (0.0,),
+    "histc": (5,),
+    "le": (0.0,),
+    "lt": (0.0,),
+    "mul": (torch.ones(64),),
+    "ne": (0.0,),
+    "pow": (2,),
+    "rsub": (1.0,),
+    "sub": (1.0,),
+    "topk": (3,),
+    "linalg_vector_norm": (2,),
+    "linalg_qr": (),
+    "norm": (2,),
+    "max": (),
+    "min": (),
+    "std": (),
+    "var": (),
+    "sum": (),
+    "mean": (),
+}
 IN_PLACE: dict[str, tuple[Any, ...]] = {
-    "add_": (torch.full((8, 64), 0.1),), "addcdiv_": (torch.ones(8, 64), torch.full((8, 64), 4.0)), "addcmul_": (torch.ones(8, 64), torch.ones(8, 64)),
-    "clamp_": (-0.5, 0.5), "div_": (2.0,), "fill_": (3.0,), "lerp_": (torch.ones(8, 64), 0.5), "mul_": (2.0,), "neg_": (), "normal_": (),
-    "sub_": (0.25,), "uniform_": (), "zero_": (),
-}  # fmt: skip
+    "add_": (torch.full((8, 64), 0.1),),
+    "addcdiv_": (torch.ones(8, 64), torch.full((8, 64), 4.0)),
+    "addcmul_": (torch.ones(8, 64), torch.ones(8, 64)),
+    "clamp_": (-0.5, 0.5),
+    "div_": (2.0,),
+    "fill_": (3.0,),
+    "lerp_": (torch.ones(8, 64), 0.5),
+    "mul_": (2.0,),
+    "neg_": (),
+    "normal_": (),
+    "sub_": (0.25,),
+    "uniform_": (),
+    "zero_": (),
+}
 
 
 def call(name: str, weight: torch.Tensor) -> Any:
@@ -106,11 +140,21 @@ def test_data_is_set() -> None:
 
 
 VIEWS = {
-    "detach": lambda w: w.detach(), "alias": lambda w: aten.alias(w), "t": lambda w: w.t(), "transpose": lambda w: w.transpose(0, 1),
-    "permute": lambda w: w.permute(1, 0), "slice": lambda w: w[2:5], "select": lambda w: w[3], "split": lambda w: w.split(3)[2],
-    "split_with_sizes": lambda w: w.split([3, 5])[1], "unbind": lambda w: w.unbind()[7], "view": lambda w: w.view(2, 4, 64),
-    "_unsafe_view": lambda w: aten._unsafe_view(w, [4, 2, 64]), "unsqueeze": lambda w: w.unsqueeze(0), "squeeze": lambda w: w[None].squeeze(0),
-}  # fmt: skip
+    "detach": lambda w: w.detach(),
+    "alias": lambda w: aten.alias(w),
+    "t": lambda w: w.t(),
+    "transpose": lambda w: w.transpose(0, 1),
+    "permute": lambda w: w.permute(1, 0),
+    "slice": lambda w: w[2:5],
+    "select": lambda w: w[3],
+    "split": lambda w: w.split(3)[2],
+    "split_with_sizes": lambda w: w.split([3, 5])[1],
+    "unbind": lambda w: w.unbind()[7],
+    "view": lambda w: w.view(2, 4, 64),
+    "_unsafe_view": lambda w: aten._unsafe_view(w, [4, 2, 64]),
+    "unsqueeze": lambda w: w.unsqueeze(0),
+    "squeeze": lambda w: w[None].squeeze(0),
+}
 
 
 @pytest.mark.parametrize("name", sorted(KINDS["view"]))
@@ -127,16 +171,25 @@ def test_views(name: str) -> None:
 def test_more_views() -> None:
     w = lb.LowBitWeightTensor.from_float(torch.randn(1, 4, 64), 4, 32)
     for change in (
-        lambda w: w.view(4, 64), lambda w: w.reshape(-1, 64), lambda w: w.flatten(0, 1), lambda w: w.squeeze(), lambda w: w.mT[0],
-        lambda w: w.narrow(1, 1, 2), lambda w: w.chunk(2, 1)[1], lambda w: w[0].unflatten(0, (2, 2)),
-    ):  # fmt: skip
+        lambda w: w.view(4, 64),
+        lambda w: w.reshape(-1, 64),
+        lambda w: w.flatten(0, 1),
+        lambda w: w.squeeze(),
+        lambda w: w.mT[0],
+        lambda w: w.narrow(1, 1, 2),
+        lambda w: w.chunk(2, 1)[1],
+        lambda w: w[0].unflatten(0, (2, 2)),
+    ):
         assert torch.equal(change(w).dequantize(), change(w.dequantize()))
 
 
 COPIES = {
-    "clone": lambda w: w.clone(), "_to_copy": lambda w: w.to(torch.float64).to(torch.float32), "index": lambda w: w[torch.tensor([5, 0, 5])],
-    "index_select": lambda w: w.index_select(0, torch.tensor([5, 0])), "cat": lambda w: torch.cat([w, w[:3]]),
-}  # fmt: skip
+    "clone": lambda w: w.clone(),
+    "_to_copy": lambda w: w.to(torch.float64).to(torch.float32),
+    "index": lambda w: w[torch.tensor([5, 0, 5])],
+    "index_select": lambda w: w.index_select(0, torch.tensor([5, 0])),
+    "cat": lambda w: torch.cat([w, w[:3]]),
+}
 
 
 @pytest.mark.parametrize("name", sorted(KINDS["copy"] - {"_pin_memory"}))
@@ -181,10 +234,16 @@ def test_writes_that_fail_write_nothing() -> None:
 
 
 UNLISTED = {
-    "sinh": lambda w: w.sinh(), "flip": lambda w: w.flip(0), "sort by column slice": lambda w: w[:, 3], "permute of three": lambda w: w[None].permute(1, 0, 2),
-    "view across rows": lambda w: w.view(4, 128), "cat with a float": lambda w: torch.cat([w, torch.zeros(1, 64)]), "as_strided": lambda w: w.as_strided((2, 2), (1, 1)),
-    "embedding with max_norm": lambda w: torch.nn.functional.embedding(torch.tensor([1]), w, max_norm=1.0), "conv1d": lambda w: torch.conv1d(torch.ones(1, 1, 9), w[:, None]),
-}  # fmt: skip
+    "sinh": lambda w: w.sinh(),
+    "flip": lambda w: w.flip(0),
+    "sort by column slice": lambda w: w[:, 3],
+    "permute of three": lambda w: w[None].permute(1, 0, 2),
+    "view across rows": lambda w: w.view(4, 128),
+    "cat with a float": lambda w: torch.cat([w, torch.zeros(1, 64)]),
+    "as_strided": lambda w: w.as_strided((2, 2), (1, 1)),
+    "embedding with max_norm": lambda w: torch.nn.functional.embedding(torch.tensor([1]), w, max_norm=1.0),
+    "conv1d": lambda w: torch.conv1d(torch.ones(1, 1, 9), w[:, None]),
+}
 
 
 @pytest.mark.parametrize("name", UNLISTED)

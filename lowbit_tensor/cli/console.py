@@ -70,6 +70,7 @@ def quiet_libraries() -> None:
     """Leaves the screen to this command: no bars and notices of transformers, nothing looked up on the network."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("TQDM_DISABLE", "1")  # read when tqdm is imported
     try:
         from transformers.utils import logging as transformers_logging
     except ImportError:
@@ -78,7 +79,6 @@ def quiet_libraries() -> None:
     transformers_logging.disable_progress_bar()
     logging.getLogger("transformers").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="transformers")
-    os.environ.setdefault("TQDM_DISABLE", "1")
 
 
 def peak_memory() -> int | None:

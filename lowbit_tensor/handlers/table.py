@@ -36,6 +36,6 @@ def operator(kind: str, *names: str) -> Callable[[Handler], Handler]:
 
 def _overloads(name: str) -> Iterator[Any]:
     packet = getattr(torch.ops.aten, name)
-    for overload in map(packet.__getattr__, packet.overloads()):
+    for overload in (getattr(packet, name) for name in packet.overloads()):
         if not any(argument.is_out for argument in overload._schema.arguments):
             yield overload

@@ -31,6 +31,8 @@ def check_weight(op: str, packed: Tensor, scales: Tensor, zeros: Tensor, bits: i
             f"{op}: expected scales and zeros of one dtype of float16, bfloat16 or float32, "
             f"got {_name(scales.dtype)} and {_name(zeros.dtype)}"
         )
+    if packed.dim() == 0:
+        raise ValueError(f"{op}: expected packed [..., {row_bytes(length, bits)}], got a tensor without dimensions")
     parameters = (*packed.shape[:-1], group_count(length, group_size))
     if packed.shape[-1] != row_bytes(length, bits) or tuple(scales.shape) != parameters or tuple(zeros.shape) != parameters:
         raise ValueError(

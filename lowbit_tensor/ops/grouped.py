@@ -59,7 +59,7 @@ def grouped_matmul(
 
 
 def _check_linear(x: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor, expert: Tensor, bits: int, group_size: int) -> None:
-    check("grouped_linear", x, packed, scales, zeros, expert, bits, group_size, x.shape[-1])
+    check("grouped_linear", x, packed, scales, zeros, expert, bits, group_size, x.shape[-1] if x.dim() else 0)
 
 
 def _check_matmul(

@@ -15,11 +15,14 @@ def _unpack(packed: Tensor, bits: int, length: int) -> Tensor:
 
 
 def _fake_pack(codes: Tensor, bits: int) -> Tensor:
+    packing.check_codes(codes)
     return codes.new_empty((*codes.shape[:-1], row_bytes(codes.shape[-1], check_bits(bits))), dtype=torch.uint8)
 
 
 def _fake_unpack(packed: Tensor, bits: int, length: int) -> Tensor:
-    if packed.shape[-1] != row_bytes(length, check_bits(bits)):
+    if packed.dtype != torch.uint8:
+        raise TypeError(f"lowbit::unpack: expected uint8 bytes, got {packed.dtype}")
+    if packed.dim() == 0 or packed.shape[-1] != row_bytes(length, check_bits(bits)):
         raise ValueError(f"lowbit::unpack: expected [..., {row_bytes(length, bits)}] bytes, got {list(packed.shape)}")
     return packed.new_empty((*packed.shape[:-1], length))
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..format import group_count
+from ..format import check_bits, check_group_size, group_count, row_bytes
 from ..packing import unpack
 from .checks import check_devices
 from .decode import row_blocks, work_dtype
@@ -19,12 +19,15 @@ def reference(grad: Tensor, packed: Tensor, bits: int, group_size: int) -> tuple
     lead, length, work = grad.shape[:-1], grad.shape[-1], work_dtype(grad)
     groups = group_count(length, group_size)
     grad, packed = grad.reshape(lead.numel(), length), packed.reshape(lead.numel(), packed.shape[-1])
-    out = grad.new_empty((2, grad.shape[0], groups), dtype=work)
+    sums = [grad.new_empty((grad.shape[0], groups), dtype=work) for _ in range(2)]
+    whole = length // group_size
     for rows in row_blocks(*grad.shape):
         block = grad[rows].to(work)
-        for k, values in enumerate((block * unpack(packed[rows], bits, length), block)):
-            out[k, rows] = torch.nn.functional.pad(values, (0, groups * group_size - length)).unflatten(-1, (groups, group_size)).sum(-1)
-    return out[0].view(*lead, groups), out[1].view(*lead, groups)
+        for out, values in zip(sums, (block * unpack(packed[rows], bits, length), block), strict=True):
+            out[rows, :whole] = values[:, : whole * group_size].unflatten(-1, (whole, group_size)).sum(-1)
+            if whole < groups:
+                out[rows, whole] = values[:, whole * group_size :].sum(-1)
+    return sums[0].view(*lead, groups), sums[1].view(*lead, groups)
 
 
 def weight_grads(
@@ -41,16 +44,32 @@ def weight_grads(
     return grads[0].to(dtype) if needed[0] else None, grads[1].to(dtype) if needed[1] else None
 
 
-def _kernel(grad: Tensor, packed: Tensor, bits: int, group_size: int) -> tuple[Tensor, Tensor]:
+def check(grad: Tensor, packed: Tensor, bits: int, group_size: int) -> None:
+    """Raises TypeError or ValueError for arguments that do not fit each other."""
     check_devices("lowbit::parameter_grad", grad, packed)
+    check_bits(bits)
+    if check_group_size(group_size) == -1:
+        raise ValueError("lowbit::parameter_grad: expected group_size of at least 1, got -1")
+    if packed.dtype != torch.uint8:
+        raise TypeError(f"lowbit::parameter_grad: expected packed codes of uint8, got {packed.dtype}")
+    if grad.dim() == 0 or packed.dim() == 0 or packed.shape[-1] != row_bytes(grad.shape[-1], bits):
+        raise ValueError(
+            f"lowbit::parameter_grad: expected grad [..., K] and packed [..., ceil(K * {bits} / 8)], "
+            f"got {list(grad.shape)} and {list(packed.shape)}"
+        )
     if grad.shape[:-1] != packed.shape[:-1]:
         raise ValueError(
             f"lowbit::parameter_grad: expected grad and packed of the same rows, got {list(grad.shape)} and {list(packed.shape)}"
         )
+
+
+def _kernel(grad: Tensor, packed: Tensor, bits: int, group_size: int) -> tuple[Tensor, Tensor]:
+    check(grad, packed, bits, group_size)
     return reference(grad.float(), packed, bits, group_size)
 
 
 def _fake(grad: Tensor, packed: Tensor, bits: int, group_size: int) -> tuple[Tensor, Tensor]:
+    check(grad, packed, bits, group_size)
     shape = (*grad.shape[:-1], group_count(grad.shape[-1], group_size))
     return grad.new_empty(shape, dtype=torch.float32), grad.new_empty(shape, dtype=torch.float32)
 

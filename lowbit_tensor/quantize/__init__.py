@@ -10,7 +10,7 @@ from torch import Tensor
 from ..format import Format
 from ..packing import pack_unchecked
 from . import auto, hqq, lsq, minmax
-from .scheme import Scheme, nearest_codes, squared_error
+from .scheme import Scheme, nearest_codes
 
 Fit = Callable[[Tensor, Scheme], tuple[Tensor, Tensor]]
 
@@ -60,10 +60,11 @@ def quantize(w: Tensor, fmt: Format, method: str, scheme: Scheme, scale_dtype: t
     scales, zeros = (w.new_empty((flat.shape[0], fmt.groups), dtype=check_scale_dtype(scale_dtype)) for _ in range(2))
     for rows in row_blocks(*flat.shape):
         for columns, groups, part in _parts(fmt):
-            values = flat[rows, columns].float().reshape(-1, part)
+            values = flat[rows, columns].float().contiguous().reshape(-1, part)
             scale, zero = fit(values, scheme)
-            scales[rows, groups] = _rounded(scale, scale_dtype).view(-1, groups.stop - groups.start)
-            zeros[rows, groups] = _rounded(zero, scale_dtype).view(-1, groups.stop - groups.start)
+            scale, zero = rounded(scale, zero, scale_dtype, scheme)
+            scales[rows, groups] = scale.view(-1, groups.stop - groups.start)
+            zeros[rows, groups] = zero.view(-1, groups.stop - groups.start)
         packed[rows] = _encode_block(flat[rows], scales[rows], zeros[rows], fmt)
     return packed.view(*lead, fmt.row_bytes), scales.view(*lead, fmt.groups), zeros.view(*lead, fmt.groups)
 
@@ -81,22 +82,32 @@ def encode(w: Tensor, scales: Tensor, zeros: Tensor, fmt: Format) -> Tensor:
 
 def prefers_float32(w: Tensor, scales: Tensor, zeros: Tensor, fmt: Format) -> bool:
     """Whether float32 parameters should not be rounded to float16: it overflows, or the tensor's squared error grows by over a tenth."""
-    half_scales, half_zeros = scales.half(), zeros.half()
-    if not (half_scales.isfinite().all() and half_zeros.isfinite().all()):
+    limit = torch.finfo(torch.float16).max
+    if any(largest(p) > limit for p in (scales, zeros)):
         return True
-    return bool(total_error(w, half_scales, half_zeros, fmt) > 1.1 * total_error(w, scales, zeros, fmt))
+    half_scales, half_zeros = scales.half(), zeros.half()
+    return total_error(w, half_scales, half_zeros, fmt) > 1.1 * total_error(w, scales, zeros, fmt)
 
 
-def total_error(w: Tensor, scales: Tensor, zeros: Tensor, fmt: Format) -> Tensor:
-    """Sum of (scale * code + zero - w) ** 2 over the nearest codes, float64, in blocks."""
+def total_error(w: Tensor, scales: Tensor, zeros: Tensor, fmt: Format) -> float:
+    """Sum of (scale * code + zero - w) ** 2 over the nearest codes, in blocks; in units of the largest weight, whose square may vanish."""
     flat = w.reshape(w.shape[:-1].numel(), fmt.in_features)
     scales, zeros = (p.reshape(flat.shape[0], fmt.groups) for p in (scales, zeros))
-    total = torch.zeros((), dtype=torch.float64)
+    unit = largest(w)
+    if not unit:
+        return 0.0
+    total = 0.0
     for rows in row_blocks(*flat.shape):
         for columns, groups, part in _parts(fmt):
             values, scale, zero = _block(flat[rows, columns], scales[rows, groups], zeros[rows, groups], part)
-            total += squared_error(values, nearest_codes(values, scale, zero, fmt.max_code), scale, zero).sum(dtype=torch.float64).cpu()
-    return total
+            codes = nearest_codes(values, scale, zero, fmt.max_code)
+            total += torch.addcmul(zero, codes, scale).sub_(values).div_(unit).square_().sum().item()
+    return total * unit**2
+
+
+def largest(w: Tensor) -> float:
+    """The largest magnitude in `w`, found without a copy of it; 0 where it is empty."""
+    return max(abs(v.item()) for v in w.aminmax()) if w.numel() else 0.0
 
 
 def row_blocks(rows: int, length: int) -> Iterator[slice]:
@@ -127,9 +138,18 @@ def _encode_block(block: Tensor, scales: Tensor, zeros: Tensor, fmt: Format) -> 
     return pack_unchecked(codes, fmt.bits)
 
 
+def rounded(scale: Tensor, zero: Tensor, dtype: torch.dtype, scheme: Scheme) -> tuple[Tensor, Tensor]:
+    """Both in `dtype`; symmetric ones stay tied exactly, the larger following from the rounded smaller one by a power of two."""
+    if scheme.symmetric and scheme.bits == 1:
+        zero = _rounded(zero, dtype)
+        return _rounded(-2 * zero.float(), dtype), zero
+    scale = _rounded(scale, dtype)
+    return scale, _rounded(-scheme.middle * scale.float() if scheme.symmetric else zero, dtype)
+
+
 def _rounded(parameter: Tensor, dtype: torch.dtype) -> Tensor:
     rounded = parameter.to(dtype)
-    if not rounded.isfinite().all():
+    if not rounded.is_meta and not rounded.isfinite().all():
         raise ValueError(
             f"scale_dtype: {dtype} holds values up to {torch.finfo(dtype).max:g}, the weights need {parameter.abs().max().item():g}; "
             "expected torch.float32, or None to choose"

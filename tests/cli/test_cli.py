@@ -171,7 +171,7 @@ BAD_USE = {
     "9 bits": (["quantize", "{model}", "{new}", "--bits", "9"], "bits: expected 1 to 8, got 9"),
     "bits as text": (["quantize", "{model}", "{new}", "--bits", "four"], "'--bits'"),
     "group 0": (["quantize", "{model}", "{new}", "--bits", "4", "--group-size", "0"], "group_size: expected 1"),
-    "unknown method": (["quantize", "{model}", "{new}", "--bits", "4", "--method", "magic"], "expected one of minmax"),
+    "unknown method": (["quantize", "{model}", "{new}", "--bits", "4", "--method", "magic"], "expected one of auto, minmax"),
     "no source": (["quantize", "{new}", "{new}2", "--bits", "4"], "got nothing there"),
     "source is no model": (["quantize", "{empty}", "{new}", "--bits", "4"], "config.json"),
     "source is low-bit": (["quantize", "{quantized}", "{new}", "--bits", "4"], "low-bit already"),
