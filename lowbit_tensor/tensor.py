@@ -152,6 +152,13 @@ class LowBitWeightTensor(Tensor):
         """The address of the packed codes; a wrapper has none of its own."""
         return self.packed.data_ptr()
 
+    def storage(self) -> Any:
+        """Refused: a wrapper has none. This is what `safetensors.torch.save_file` asks for last, so the message names ours."""
+        raise RuntimeError(
+            "a LowBitWeightTensor has no storage of its own: expected its packed, scales or zeros; "
+            "lowbit_tensor.save_file writes it to safetensors, torch.save to a checkpoint"
+        )
+
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return (
             f"LowBitWeightTensor(shape={tuple(self.shape)}, bits={self.bits}, group_size={self.group_size}, dtype={self.dtype}, "
@@ -191,6 +198,11 @@ class LowBitWeightTensor(Tensor):
     @classmethod
     def __tensor_unflatten__(cls, inner: dict[str, Tensor], context: tuple[Any, ...], size: Any, stride: Any) -> LowBitWeightTensor:
         return cls(inner["packed"], inner["scales"], inner["zeros"], *context)
+
+    def _stable_hash_for_caching(self) -> str:
+        """What `torch.compile` keys its cache with: layout, dtypes and devices, no values."""
+        inner = [(tuple(t.shape), t.stride(), str(t.dtype), str(t.device), t.requires_grad) for t in (self.packed, self.scales, self.zeros)]
+        return repr((type(self).__qualname__, FORMAT_VERSION, inner, self.__tensor_flatten__()[1]))
 
     # What an op means
 

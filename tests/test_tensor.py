@@ -433,13 +433,22 @@ def test_rebuilt_as_accelerate_does() -> None:
     assert same(twin, w) and twin.requires_grad
 
 
+def test_safetensors_own_writer_names_ours(tmp_path: Path) -> None:
+    """Case 72."""
+    from safetensors.torch import save_file
+
+    with pytest.raises(RuntimeError, match=r"lowbit_tensor\.save_file"):
+        save_file({"weight": make()}, tmp_path / "m.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
 def test_size_is_accounted() -> None:
     """Case 124."""
     w = make(4)
     assert w.numel() == 3300 and lb.packed_nbytes(w) == 33 * (50 + 2 * 2 * 2) and lb.packed_nbytes(torch.zeros(3)) == 12
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.full)])
 def test_compile(backend: str) -> None:
     """Case 91: embedding and linear in one graph."""
     model = nn.Sequential(nn.Embedding(20, 64), nn.Linear(64, 33))
@@ -447,3 +456,27 @@ def test_compile(backend: str) -> None:
     ids = torch.tensor([[1, 2, 3]])
     compiled = torch.compile(model, backend=backend, fullgraph=True)
     torch.testing.assert_close(compiled(ids), model(ids))
+
+
+def test_compile_with_dynamic_shapes_and_gradients() -> None:
+    """One graph for any number of rows; importing the package leaves PyTorch's own dynamic shapes as they were."""
+    torch._dynamo.reset()
+    linear = nn.Linear(64, 33)
+    linear.weight = make(5, k=64)
+    compiled = torch.compile(linear, backend="aot_eager", fullgraph=True, dynamic=True)
+    for rows in (2, 3, 7):
+        x = torch.randn(rows, 64, requires_grad=True)
+        compiled(x).sum().backward()
+        torch.testing.assert_close(x.grad, torch.ones(rows, 33) @ linear.weight.dequantize())
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 1
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["non-strict", "strict"])
+def test_export(strict: bool) -> None:
+    """The exported graph holds our op, not its decoding."""
+    linear = nn.Linear(64, 33)
+    linear.weight = make(5, k=64)
+    x = torch.randn(3, 64)
+    program = torch.export.export(linear, (x,), strict=strict).run_decompositions()
+    assert torch.ops.lowbit.linear.default in [node.target for node in program.graph.nodes]
+    torch.testing.assert_close(program.module()(x), linear(x))

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..format import group_count
 from ..packing import unpack
 
-BLOCK = 1 << 20  # weights decoded at a time: what a reference takes beside its inputs and its result
+BLOCK = 1 << 18  # weights decoded at a time, in the cache: all that a reference takes beside its inputs and its result
 
 
 def decode(packed: Tensor, scales: Tensor, zeros: Tensor, bits: int, group_size: int, length: int, dtype: torch.dtype) -> Tensor:
