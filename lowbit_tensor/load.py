@@ -104,10 +104,13 @@ def check_config(folder: Path, tensors: dict[str, Tensor]) -> None:
     config = parse_settings(settings)
     modules = [name.removesuffix(".weight") for name in tensors if name.endswith(".weight")]
     rules = Rules(config, modules, strict=False)
+    names: dict[int, list[str]] = {}  # of each low-bit weight: a tied one has several
     for module in modules:
-        if not isinstance(w := tensors[f"{module}.weight"], LowBitWeightTensor):
-            continue
-        found = [rules.find(other) for other in modules if tensors[f"{other}.weight"] is w]  # by all names of a tied weight
+        if isinstance(tensors[f"{module}.weight"], LowBitWeightTensor):
+            names.setdefault(id(tensors[f"{module}.weight"]), []).append(module)
+    for module, *others in names.values():
+        w: Any = tensors[f"{module}.weight"]
+        found = [rules.find(name) for name in (module, *others)]
         named = [rule for rule, itself in found if itself]
         # A rule that names the layer must hold; one that names a container may not reach it, where it is a head or an embedding.
         rules_of_w = [rule for rule in named or [config, *(rule for rule, _ in found)] if isinstance(rule, LowBitConfig)]

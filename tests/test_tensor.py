@@ -358,6 +358,7 @@ def test_transposes() -> None:
 
 
 def test_from_codes() -> None:
+    """Case 10: codes come back in the logical shape."""
     codes, scales, zeros = torch.randint(0, 8, (5, 70)), torch.randn(5, 3), torch.randn(5, 3)
     w = lb.LowBitWeightTensor.from_codes(codes, scales, zeros, bits=3, group_size=32, dtype=torch.bfloat16)
     assert torch.equal(w.codes(), codes.to(torch.uint8)) and w.dtype == torch.bfloat16
