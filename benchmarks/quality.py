@@ -26,7 +26,7 @@ from lowbit_tensor.integrations.perplexity import encode, perplexity, topics
 from lowbit_tensor.integrations.transformers import load_model
 
 WIDTHS = (8, 6, 5, 4, 3, 2)
-ROWS = [(method, whole) for method in lb.METHODS for whole in (False, True)]
+ROWS = [("auto", False), *((method, whole) for method in lb.METHODS if method != "auto" for whole in (False, True))]
 
 
 def wiki(folder: Path) -> str:
@@ -113,8 +113,9 @@ def main() -> None:
             values = [perplexity(model, ids).value for ids in texts]
             mini.quantize(bits, method, whole)
             cosine = F.cosine_similarity(reference, embed()).mean().item()
-            zero = "whole" if whole else "any"
-            figures = f"{values[0]:.4g} | {values[1]:.4g} | {cosine:.5f} | {decibels(bits, method, whole):.1f}"
+            zero = "" if method == "auto" else "whole" if whole else "any"
+            ppl = " | ".join(f"{v:.3f}" if v < 1000 else f"{v:.2g}" for v in values)
+            figures = f"{ppl} | {cosine:.5f} | {decibels(bits, method, whole):.1f}"
             print(f"| {bits} | {method} | {zero} | {figures} |", flush=True)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lowbit_tensor import METHODS, Format, LowBitWeightTensor
 from lowbit_tensor.quantize import hqq, lsq, quantize, total_error
+from lowbit_tensor.quantize.auto import BY_WIDTH, WHOLE_ZERO
 from lowbit_tensor.quantize.scheme import Scheme, least_squares, nearest_codes
 
 WIDTHS = range(1, 9)
@@ -452,3 +453,26 @@ def test_quantizing_takes_at_most_one_and_a_half_times_the_weight(
     w = torch.randn(4096, 4096, dtype=dtype)
     peak = peak_bytes(tmp_path / "trace.json", lambda: LowBitWeightTensor.from_float(w, 8, method=method))
     assert w.numel() <= peak <= 1.5 * w.nbytes
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4], ids=lambda b: f"{b}bits")
+def test_auto_keeps_zero_as_a_value_where_codes_are_few(bits: int) -> None:
+    """A group that spans 0 has 0 among its values; one that does not spends no codes on reaching it."""
+    w = torch.randn(64, 128)
+    w[:, 64:] = 5 + 0.1 * w[:, 64:]
+    q = LowBitWeightTensor.from_float(w, bits, 64, "auto")
+    steps = -q.zeros.float() / q.scales.float()
+    assert (steps[:, 0] - steps[:, 0].round()).abs().max() < 2e-2 and 0 <= steps[:, 0].round().min() <= steps[
+        :, 0
+    ].round().max() <= 2**bits - 1
+    method = BY_WIDTH[bits].__name__.rpartition(".")[2]
+    free = LowBitWeightTensor.from_float(w, bits, 64, method)
+    assert torch.equal(q.codes()[:, 64:], free.codes()[:, 64:]) and torch.equal(q.scales[:, 1], free.scales[:, 1])
+
+
+@pytest.mark.parametrize("bits", range(1, 9), ids=lambda b: f"{b}bits")
+def test_auto_is_the_method_of_its_width(bits: int) -> None:
+    w = torch.randn(16, 64)
+    method = BY_WIDTH[bits].__name__.rpartition(".")[2]
+    expected = LowBitWeightTensor.from_float(w, bits, 64, method, integral_zero=bits in WHOLE_ZERO)
+    assert torch.equal(LowBitWeightTensor.from_float(w, bits).dequantize(), expected.dequantize())
