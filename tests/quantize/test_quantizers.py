@@ -462,9 +462,8 @@ def test_auto_keeps_zero_as_a_value_where_codes_are_few(bits: int) -> None:
     w[:, 64:] = 5 + 0.1 * w[:, 64:]
     q = LowBitWeightTensor.from_float(w, bits, 64, "auto")
     steps = -q.zeros.float() / q.scales.float()
-    assert (steps[:, 0] - steps[:, 0].round()).abs().max() < 2e-2 and 0 <= steps[:, 0].round().min() <= steps[
-        :, 0
-    ].round().max() <= 2**bits - 1
+    spanning = steps[:, 0]
+    assert (spanning - spanning.round()).abs().max() < 2e-2 and 0 <= spanning.round().min() <= spanning.round().max() <= 2**bits - 1
     method = BY_WIDTH[bits].__name__.rpartition(".")[2]
     free = LowBitWeightTensor.from_float(w, bits, 64, method)
     assert torch.equal(q.codes()[:, 64:], free.codes()[:, 64:]) and torch.equal(q.scales[:, 1], free.scales[:, 1])
