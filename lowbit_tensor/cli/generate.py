@@ -19,6 +19,7 @@ class Run:
     """Generated text and when each token came, in seconds from the start."""
 
     text: str
+    prompt_tokens: int
     times: list[float]
 
     @property
@@ -70,7 +71,8 @@ def continue_prompt(model: Any, tokenizer: Any, prompt: str, max_new_tokens: int
             input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], max_new_tokens=max_new_tokens, streamer=clock,
             pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id, **sampling,
         )  # fmt: skip
-    return Run(tokenizer.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True), clock.times)
+    prompt_tokens = inputs["input_ids"].shape[1]
+    return Run(tokenizer.decode(ids[0, prompt_tokens:], skip_special_tokens=True), prompt_tokens, clock.times)
 
 
 def load_for_use(source: Path, options: str | None) -> tuple[Any, Any]:
@@ -102,7 +104,8 @@ def run(source: Path, prompt: str, max_new_tokens: int, chat: bool, temperature:
     out.print(result.text if chat else prompt + result.text, markup=False)
     read = weight_bytes_per_token(model)
     err.print(
-        f"{len(result.times)} tokens; first after {result.first:.2f} s, then {result.later:.1f} tokens/s, "
+        f"{len(result.times)} tokens after {result.prompt_tokens} of the prompt; first token after {result.first:.2f} s "
+        f"({result.prompt_tokens / result.first:.1f} tokens/s), then {result.later:.1f} tokens/s, "
         f"{result.later * read / 1e9:.2f} GB/s of weights read; peak memory {megabytes(peak_memory())}",
         markup=False,
     )
