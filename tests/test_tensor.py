@@ -288,6 +288,50 @@ def test_gradients_of_products(name: str) -> None:
             torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-3)
 
 
+DENSE = {
+    "einsum": lambda x, w: torch.einsum("mk,nk->mn", x, w),
+    "tensordot": lambda x, w: torch.tensordot(x, w, dims=([1], [1])),
+    "inner": lambda x, w: torch.inner(x, w),
+    "baddbmm": lambda x, w: torch.baddbmm(torch.zeros(1, 3, 33), x[None], w.t()[None])[0],
+}
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_products_on_the_dequantized_weight(name: str) -> None:
+    w, x = make(), torch.randn(3, 100, requires_grad=True)
+    result = DENSE[name](x, w)
+    torch.testing.assert_close(result, x @ w.dequantize().t(), rtol=1e-5, atol=1e-4)
+    (grad,) = torch.autograd.grad(result.sum(), x)
+    torch.testing.assert_close(grad, torch.ones(3, 33) @ w.dequantize(), rtol=1e-5, atol=1e-4)
+
+
+TRANSFORMS = {
+    "vmap": lambda f: torch.func.vmap(f),
+    "vmap over columns": lambda f: lambda x: torch.func.vmap(f, in_dims=1)(x.t()),
+    "jacrev": lambda f: torch.func.jacrev(f),
+    "jacfwd": lambda f: torch.func.jacfwd(f),
+    "grad": lambda f: torch.func.grad(lambda x: f(x).square().sum()),
+    "vmap of grad": lambda f: torch.func.vmap(torch.func.grad(lambda x: f(x).square().sum())),
+    "hessian": lambda f: torch.func.hessian(lambda x: f(x[0]).square().sum()),
+    "forward mode": lambda f: lambda x: torch.func.jvp(f, (x,), (torch.ones_like(x),))[1],
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize("product", ["linear", "x @ w.t()"])
+def test_functional_transforms(name: str, product: str) -> None:
+    """Forward mode through a custom op would lose the tangents without a word."""
+    w, x = make(n=5, k=12, group_size=4), torch.randn(3, 12)
+    if (name, product) == ("hessian", "x @ w.t()"):  # a view taken within two levels: refused
+        with pytest.raises(NotImplementedError, match=r"use w\.dequantize\(\)"):
+            TRANSFORMS[name](lambda x: x @ w.t())(x)
+        return
+    forms = {"linear": F.linear, "x @ w.t()": lambda x, w: x @ w.t()}
+    got, expected = (TRANSFORMS[name](lambda x, w=w: forms[product](x, w))(x) for w in (w, w.dequantize()))
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+    assert expected.abs().sum() > 0
+
+
 def test_batched_products_of_3d_weights() -> None:
     w = lb.LowBitWeightTensor.from_float(torch.randn(4, 33, 100), 4)
     x, y = torch.randn(4, 5, 100), torch.randn(4, 5, 33)

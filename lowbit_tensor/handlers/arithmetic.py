@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from ..tensor import LowBitWeightTensor
 from .memory import write
-from .table import operator
+from .table import function, operator
 
 FUNCTIONAL = (
     *(
@@ -73,6 +74,18 @@ IN_PLACE = (*("add_", "addcdiv_", "addcmul_", "clamp_", "div_", "fill_", "lerp_"
 def dequantized(tree: Any) -> Any:
     """Every low-bit tensor in a tree of arguments as a plain one."""
     return tree_map_only(LowBitWeightTensor, lambda w: w.dequantize(), tree)
+
+
+def _on_dequantized(func: Any) -> None:
+    """Registers a function of torch that is to run on the dequantized weight, with the gradient to its other operands kept."""
+
+    @function(func)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return func(*dequantized(args), **dequantized(kwargs))
+
+
+for _func in (torch.einsum, torch.tensordot, torch.inner, torch.baddbmm, torch.nn.functional.bilinear):
+    _on_dequantized(_func)
 
 
 @operator("arithmetic", *FUNCTIONAL)

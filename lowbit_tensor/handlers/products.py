@@ -7,6 +7,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._C import _functorch as functorch
+from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 from ..ops.checks import ACTIVATIONS
 from ..tensor import LowBitWeightTensor
@@ -18,6 +21,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     w = weight
     if type(w) is LowBitWeightTensor and not w.transposed and w.packed.dim() == 2 and not isinstance(input, LowBitWeightTensor):
         _check("linear", input, w, w.in_features)
+        if _transformed():
+            return _dense(input, w.dequantize(torch.float32).mT, _plain(bias))
         return torch.ops.lowbit.linear(input, w.packed, w.scales, w.zeros, _plain(bias), w.bits, w.group_size)
     out = product(input, weight.mT if weight.dim() > 1 else weight)
     return out if bias is None else out + _plain(bias)
@@ -92,10 +97,11 @@ def product(a: Tensor, b: Tensor) -> Tensor:
         return _batched(a, b)
     if b.packed.dim() != 2:
         return torch.matmul(a, b.dequantize(a.dtype))
+    _check("matmul", a, b, b.shape[0])
+    if _transformed():
+        return _dense(a, b.dequantize(torch.float32))
     if b.transposed:
-        _check("matmul", a, b, b.in_features)
         return torch.ops.lowbit.linear(a, b.packed, b.scales, b.zeros, None, b.bits, b.group_size)
-    _check("matmul", a, b, b.packed.shape[0])
     return torch.ops.lowbit.matmul(a, b.packed, b.scales, b.zeros, b.bits, b.group_size, b.in_features)
 
 
@@ -109,6 +115,23 @@ def _batched(a: Tensor, b: LowBitWeightTensor) -> Tensor:
         return torch.ops.lowbit.grouped_linear(a.flatten(0, 1), *parts).unflatten(0, (experts, rows))
     _check("bmm", a, b, b.packed.shape[-2])
     return torch.ops.lowbit.grouped_matmul(a.flatten(0, 1), *parts, b.in_features).unflatten(0, (experts, rows))
+
+
+def _transformed() -> bool:
+    """Whether forward-mode differentiation or a transform of `torch.func` other than `vmap` is under way.
+
+    PyTorch's custom ops take no part in those: forward mode would lose the tangents without a word.
+    """
+    if is_compiling() or (forward_ad._current_level < 0 and functorch.peek_interpreter_stack() is None):
+        return False
+    levels = functorch.get_interpreter_stack() or ()
+    return forward_ad._current_level >= 0 or any(level.key() != functorch.TransformType.Vmap for level in levels)
+
+
+def _dense(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x @ w + bias in float32, of x's dtype, in PyTorch's own ops: takes the memory of the whole float weight."""
+    y = x.float() @ w
+    return (y if bias is None else y + bias.float()).to(x.dtype)
 
 
 def _plain(t: Any) -> Any:

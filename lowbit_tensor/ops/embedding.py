@@ -70,4 +70,5 @@ register(
     fake=_fake,
     setup_context=_setup,
     backward=_backward,
+    batches=True,
 )

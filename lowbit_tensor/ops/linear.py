@@ -73,4 +73,5 @@ register(
     setup_context=_setup,
     backward=_backward,
     autocast=True,
+    batches=True,
 )

@@ -68,4 +68,5 @@ register(
     setup_context=_setup,
     backward=_backward,
     autocast=True,
+    batches=True,
 )

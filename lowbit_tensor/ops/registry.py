@@ -24,16 +24,31 @@ def register(
     setup_context: Callable[..., None] | None = None,
     backward: Callable[..., Any] | None = None,
     autocast: bool = False,
+    batches: bool = False,
 ) -> None:
-    """Defines `lowbit::name`; with `autocast` its first argument is cast to autocast's dtype where that is on."""
+    """Defines `lowbit::name`; with `autocast` its first argument is cast to autocast's dtype where that is on.
+
+    `batches`: the first argument may have any leading dimensions, so `torch.func.vmap` over it alone is one call.
+    """
     LIBRARY.define(name + arguments, tags=(torch.Tag.pt2_compliant_tag,))
     LIBRARY.impl(name, kernel, "CompositeExplicitAutograd")
     torch.library.register_fake(f"lowbit::{name}", fake, lib=LIBRARY)
     if backward is not None:
         torch.library.register_autograd(f"lowbit::{name}", backward, setup_context=setup_context, lib=LIBRARY)
+    if batches:
+        torch.library.register_vmap(f"lowbit::{name}", _vmap(name), lib=LIBRARY)
     if autocast:
         for device, key in AUTOCAST.items():
             LIBRARY.impl(name, _autocast(name, device), key)
+
+
+def _vmap(name: str) -> Callable[..., tuple[Tensor, int]]:
+    def batched(info: Any, in_dims: tuple[int | None, ...], x: Tensor, *rest: Any) -> tuple[Tensor, int]:
+        if in_dims[0] is None or any(d is not None for d in in_dims[1:]):
+            raise NotImplementedError(f"lowbit::{name}: expected vmap over the first argument alone, got in_dims {in_dims}")
+        return getattr(torch.ops.lowbit, name).default(x.movedim(in_dims[0], 0), *rest), 0
+
+    return batched
 
 
 def _autocast(name: str, device: str) -> Callable[..., Tensor]:

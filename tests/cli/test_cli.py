@@ -245,7 +245,8 @@ def test_force_replaces_a_model(model: Path, tmp_path: Path) -> None:
 def test_interrupt_leaves_nothing(model: Path, tmp_path: Path) -> None:
     """Ctrl-C while the folder is being written: the process is stopped there until the signal has come."""
     script = (
-        "import sys, time, lowbit_tensor.integrations.transformers as t, lowbit_tensor.cli.quantize as q\n"
+        "import signal, sys, time, lowbit_tensor.integrations.transformers as t, lowbit_tensor.cli.quantize as q\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs are started with it ignored
         "save = q.save_model\n"
         "def slow(*args): save(*args); print('writing', flush=True); time.sleep(60)\n"
         "q.save_model = slow\n"
