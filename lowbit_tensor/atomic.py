@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -40,10 +41,22 @@ def check_folder(path: Path, *, force: bool = False) -> None:
         raise FileExistsError(f"{path} exists: expected a new folder, or --force to replace it")
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(f"{path}: expected a folder, got a file")
-    if path.is_dir() and any(path.iterdir()) and not (path / "config.json").exists():
-        raise FileExistsError(f"{path}: expected a model folder to replace, got a folder without config.json")
+    if path.is_dir() and any(path.iterdir()):
+        _check_model(path)
     if not path.absolute().parent.is_dir():
         raise FileNotFoundError(f"{path}: expected an existing folder {path.absolute().parent}")
+
+
+def _check_model(path: Path) -> None:
+    """Raises FileExistsError where a folder holds more than a model, and so must not be replaced."""
+    try:
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        config = None
+    if not isinstance(config, dict) or not config.keys() & {"model_type", "architectures"}:
+        raise FileExistsError(f"{path}: expected a model folder to replace, got a folder without config.json of a model")
+    if folders := [p.name for p in path.iterdir() if p.is_dir()]:
+        raise FileExistsError(f"{path}: expected a model folder to replace, got one that holds the folder {folders[0]!r}")
 
 
 @contextmanager

@@ -137,8 +137,8 @@ def _read(file: Path, mmap: bool, device: str | torch.device) -> tuple[dict[str,
             tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118  (no mapping)
     except SafetensorError as error:
         raise ValueError(f"{file.name}: expected a safetensors file: {error}") from None
-    if KEY not in metadata and (orphans := [k for k in tensors if k.endswith(".packed") and k[:-6] + "scales" in tensors]):
-        raise ValueError(f"{file.name}: {orphans[0]}: expected the metadata key {KEY!r} for low-bit tensors, got none")
+    if orphans := [k for k in tensors if k.endswith(".packed") and k[:-7] not in entries and k[:-6] + "scales" in tensors]:
+        raise ValueError(f"{file.name}: {orphans[0]}: expected its entry under the metadata key {KEY!r}, got none")
     return {key: t if mmap or t.device.type != "cpu" else t.clone() for key, t in tensors.items()}, entries, aliases
 
 

@@ -11,11 +11,14 @@ from lowbit_tensor.atomic import atomic_file, atomic_folder, check_folder
 ERRORS = [RuntimeError("midway"), OSError(28, "No space left"), KeyboardInterrupt(), SystemExit(1)]
 
 
+OLD = '{"model_type": "old"}'
+
+
 def names(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir())
 
 
-def model_folder(path: Path, text: str = "old") -> Path:
+def model_folder(path: Path, text: str = OLD) -> Path:
     path.mkdir()
     (path / "config.json").write_text(text)
     return path
@@ -155,7 +158,7 @@ def test_a_folder_replaces_the_old_one_entirely(tmp_path):
     (path / "stale.bin").write_text("stale")
     with atomic_folder(path, force=True) as part:
         (part / "config.json").write_text("new")
-        assert (path / "config.json").read_text() == "old"
+        assert (path / "config.json").read_text() == OLD
     assert names(tmp_path) == ["model"] and names(path) == ["config.json"] and (path / "config.json").read_text() == "new"
 
 
@@ -163,7 +166,7 @@ def test_a_folder_is_not_replaced_without_force(tmp_path):
     path = model_folder(tmp_path / "model")
     with pytest.raises(FileExistsError, match="--force"), atomic_folder(path):
         pytest.fail("the body is not reached")
-    assert names(tmp_path) == ["model"] and (path / "config.json").read_text() == "old"
+    assert names(tmp_path) == ["model"] and (path / "config.json").read_text() == OLD
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)
@@ -176,7 +179,7 @@ def test_a_folder_that_fails_leaves_what_was(tmp_path, error, old):
         (part / "config.json").write_text("half")
         raise error
     assert caught.value is error and names(tmp_path) == ["model"] * old
-    assert not old or (path / "config.json").read_text() == "old"
+    assert not old or (path / "config.json").read_text() == OLD
 
 
 def test_a_swap_that_fails_puts_the_old_folder_back(tmp_path, monkeypatch):
@@ -191,7 +194,7 @@ def test_a_swap_that_fails_puts_the_old_folder_back(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", fail_second)
     with pytest.raises(OSError, match="no"), atomic_folder(path, force=True) as part:
         (part / "config.json").write_text("new")
-    assert len(calls) == 3 and names(tmp_path) == ["model"] and (path / "config.json").read_text() == "old"
+    assert len(calls) == 3 and names(tmp_path) == ["model"] and (path / "config.json").read_text() == OLD
 
 
 def test_a_relative_path_is_taken(tmp_path, monkeypatch):

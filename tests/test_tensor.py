@@ -288,6 +288,29 @@ def test_gradients_of_products(name: str) -> None:
             torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-3)
 
 
+def test_operands_by_name() -> None:
+    w, x, v = make(n=100), torch.randn(3, 100), torch.randn(100)
+    expected = x @ w.dequantize()
+    assert torch.allclose(torch.matmul(other=w, input=x), expected, atol=1e-4)
+    assert torch.allclose(torch.mm(mat2=w, input=x), expected, atol=1e-4) and torch.allclose(x.mm(mat2=w), expected, atol=1e-4)
+    assert torch.allclose(torch.mv(vec=v, input=w), w.dequantize() @ v, atol=1e-4)
+    for call in (lambda: torch.mm(x, w, out=torch.empty(3, 100)), lambda: torch.addmm(v, x, w, out=torch.empty(3, 100))):
+        with pytest.raises(NotImplementedError, match=r"use w\.dequantize\(\)"):
+            call()
+
+
+def test_addmm_without_beta_ignores_its_input() -> None:
+    w, x = make(), torch.randn(3, 100)
+    result = torch.addmm(torch.full((33,), torch.nan), x, w.t(), beta=0, alpha=2)
+    torch.testing.assert_close(result, 2 * F.linear(x, w.dequantize()), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(1,), (), (3, 33)], ids=str)
+def test_biases_that_broadcast(shape: tuple[int, ...]) -> None:
+    w, x, bias = make(), torch.randn(3, 100), torch.randn(shape)
+    torch.testing.assert_close(F.linear(x, w, bias), F.linear(x, w.dequantize()) + bias, rtol=1e-5, atol=1e-4)
+
+
 DENSE = {
     "einsum": lambda x, w: torch.einsum("mk,nk->mn", x, w),
     "tensordot": lambda x, w: torch.tensordot(x, w, dims=([1], [1])),
@@ -392,6 +415,66 @@ def test_column_slices_at_group_borders(bits: int) -> None:
     for cut in (slice(32, None), slice(0, 40), slice(0, 128, 2)):
         with pytest.raises(ValueError, match="multiples of the group size 64"):
             w[:, cut]
+
+
+def test_rows_are_set() -> None:
+    w, expected = make(), None
+    expected = w.dequantize()
+    for index, value in (
+        (3, 0.0),
+        (slice(4, 9), torch.randn(5, 100)),
+        (slice(None, None, 8), 1.5),
+        ((Ellipsis, slice(None)), torch.randn(100)),
+    ):
+        w[index] = value
+        expected[index] = value
+        assert (w.dequantize() - expected).abs().max() < 0.4
+    plain = torch.zeros(33, 100)
+    plain[2:4] = w[2:4]
+    assert torch.equal(plain[2:4], w.dequantize()[2:4])
+
+
+@pytest.mark.parametrize(
+    "index",
+    [(slice(None), slice(0, 64)), (slice(2, 4), slice(64, None)), [1, 2], torch.tensor([0])],
+    ids=["columns", "corner", "list", "tensor"],
+)
+def test_what_would_be_lost_is_not_set(index: object) -> None:
+    """A column slice is a copy: writing to it would change nothing."""
+    w = make()
+    with pytest.raises(NotImplementedError, match="expected whole rows"):
+        w[index] = 0.0
+    with pytest.raises(NotImplementedError, match="expected whole rows"):
+        w.t()[:64] = 0.0
+
+
+@pytest.mark.parametrize("name", ["apply_", "__dlpack__", "from_dlpack"])
+def test_what_would_read_floats_is_refused(name: str) -> None:
+    """Each of these ends the process on a bare subclass."""
+    w = make()
+    calls = {"apply_": lambda: w.apply_(abs), "__dlpack__": lambda: w.__dlpack__(), "from_dlpack": lambda: torch.from_dlpack(w)}
+    with pytest.raises((NotImplementedError, RuntimeError, BufferError), match=r"use w\.dequantize\(\)"):
+        calls[name]()
+
+
+def test_weights_whose_grid_overflows_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"at most 8\.51e\+37.* got 3e\+38"):
+        lb.LowBitWeightTensor.from_float(torch.tensor([[3e38, -3e38]]), 4)
+    w = torch.tensor([[8e37, -8e37, 1e37, 0.0]])
+    for method in lb.METHODS:
+        assert (lb.LowBitWeightTensor.from_float(w, 8, method=method).dequantize() / 8e37 - w / 8e37).abs().max() < 0.02
+
+
+def test_trained_parameters() -> None:
+    """Gradients to scales and zeros stop where a detached weight is used, and at the padding row of an embedding."""
+    model = nn.ModuleDict({"linear": nn.Linear(64, 8), "embedding": nn.Embedding(5, 64, padding_idx=0)})
+    lb.quantize_(model, lb.LowBitConfig(4, 32, embeddings=True))
+    leaves = lb.trainable_parameters(model)
+    assert not F.linear(torch.randn(2, 64), model["linear"].weight.detach()).requires_grad
+    assert not any(t.requires_grad for w in model.state_dict().values() if type(w) is lb.LowBitWeightTensor for t in inner(w))
+    model["embedding"](torch.tensor([0, 0, 3])).sum().backward()
+    grad = leaves["embedding.weight.zeros"].grad
+    assert not grad[0].any() and torch.equal(grad[3], torch.full((2,), 32.0).to(grad.dtype)) and not grad[1].any()
 
 
 def test_transposes() -> None:

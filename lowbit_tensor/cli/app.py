@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 
 from ..quantize import DEFAULT_METHOD, METHODS
 from ..version import __version__
-from .console import MISTAKES, BadUse, err, one_line, out, quiet_libraries
+from .console import BadUse, err, one_line, out, quiet_libraries
 
 INTERRUPTED = 130
 UsageError: Any = typer.BadParameter.__mro__[1]  # of click, which some releases of typer carry within
@@ -17,8 +18,12 @@ UsageError: Any = typer.BadParameter.__mro__[1]  # of click, which some releases
 app = typer.Typer(name="lowbit", no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 Bits = Annotated[int | None, typer.Option("--bits", help="Bits a weight, 1 to 8.", show_default=False)]
-GroupSize = Annotated[int, typer.Option("--group-size", help="Weights that share a scale and a zero; -1 for a whole row.")]
-Method = Annotated[str, typer.Option("--method", help=f"Quantizer: {', '.join(METHODS)}.")]
+GroupSize = Annotated[
+    int | None,
+    typer.Option("--group-size", help="Weights that share a scale and a zero; -1 for a whole row.", show_default="64"),
+]
+METHOD_HELP = f"Quantizer: {', '.join(METHODS)}."
+Method = Annotated[str, typer.Option("--method", help=METHOD_HELP)]
 Config = Annotated[Path | None, typer.Option("--config", help="JSON file of a LowBitConfig, instead of --bits.", show_default=False)]
 Torchchat = Annotated[
     str | None,
@@ -37,7 +42,9 @@ def run(argv: list[str]) -> int:
         return _fail(str(error), 2)
     except (KeyboardInterrupt, typer.Abort):
         result = INTERRUPTED
-    except MISTAKES as error:
+    except Exception as error:
+        if os.environ.get("LOWBIT_TRACEBACK"):
+            raise
         return _fail(one_line(error), 1)
     if result == INTERRUPTED:  # what typer makes of Ctrl-C
         return _fail("interrupted; nothing was left half-written", INTERRUPTED)
@@ -67,8 +74,8 @@ def quantize(
     src: Annotated[Path, typer.Argument(metavar="SRC", help="A Hugging Face folder or a GGUF file.")],
     dst: Annotated[Path, typer.Argument(metavar="DST", help="The folder to write.")],
     bits: Bits = None,
-    group_size: GroupSize = 64,
-    method: Method = DEFAULT_METHOD,
+    group_size: GroupSize = None,
+    method: Annotated[str | None, typer.Option("--method", help=METHOD_HELP, show_default=DEFAULT_METHOD)] = None,
     config: Config = None,
     torchchat: Torchchat = None,
     embeddings: Annotated[bool, typer.Option("--embeddings", help="Quantize embeddings too.")] = False,

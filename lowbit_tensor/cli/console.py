@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -15,8 +17,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
-
-MISTAKES = (ValueError, TypeError, OSError, ImportError, NotImplementedError, IndexError, KeyError, RuntimeError, MemoryError)
 
 
 class BadUse(Exception):
@@ -70,15 +70,25 @@ def quiet_libraries() -> None:
     """Leaves the screen to this command: no bars and notices of transformers, nothing looked up on the network."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("TQDM_DISABLE", "1")  # read when tqdm is imported
     try:
+        import tqdm
         from transformers.utils import logging as transformers_logging
     except ImportError:
         return
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
+    if not isinstance(tqdm.std.tqdm.__init__, functools.partialmethod):
+        tqdm.std.tqdm.__init__ = functools.partialmethod(tqdm.std.tqdm.__init__, disable=True)
     logging.getLogger("transformers").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="transformers")
+
+
+def read_text(path: Path) -> str:
+    """A UTF-8 text file. Raises ValueError naming it where it holds something else."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: expected UTF-8 text: {error.reason} at byte {error.start}") from None
 
 
 def peak_memory() -> int | None:

@@ -58,8 +58,10 @@ def continue_prompt(model: Any, tokenizer: Any, prompt: str, max_new_tokens: int
         inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
     else:
         inputs = tokenizer(prompt, return_tensors="pt")
-    if not inputs["input_ids"].numel():
-        raise ValueError("--prompt: expected a text of at least one token, got none")
+    prompt_tokens = inputs["input_ids"].shape[1]
+    if not prompt_tokens:
+        raise BadUse("--prompt: expected a text of at least one token, got none")
+    check_context(model, prompt_tokens + max_new_tokens, "--prompt and --max-new-tokens")
     sampling = (
         {"do_sample": True, "temperature": temperature}
         if temperature
@@ -69,10 +71,24 @@ def continue_prompt(model: Any, tokenizer: Any, prompt: str, max_new_tokens: int
     with torch.inference_mode():
         ids = model.generate(
             input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], max_new_tokens=max_new_tokens, streamer=clock,
-            pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id, **sampling,
+            num_beams=1, pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id, **sampling,
         )  # fmt: skip
-    prompt_tokens = inputs["input_ids"].shape[1]
-    return Run(tokenizer.decode(ids[0, prompt_tokens:], skip_special_tokens=True), prompt_tokens, clock.times)
+    return Run(_continuation(model, tokenizer, ids[0], prompt_tokens), prompt_tokens, clock.times)
+
+
+def _continuation(model: Any, tokenizer: Any, ids: torch.Tensor, prompt_tokens: int) -> str:
+    """The generated text alone. Decoded with its prompt where there is one, since some tokenizers drop a leading space."""
+    if model.config.is_encoder_decoder:
+        return tokenizer.decode(ids, skip_special_tokens=True)
+    whole, prompt = (tokenizer.decode(part, skip_special_tokens=True) for part in (ids, ids[:prompt_tokens]))
+    return whole[len(prompt) :] if whole.startswith(prompt) else tokenizer.decode(ids[prompt_tokens:], skip_special_tokens=True)
+
+
+def check_context(model: Any, tokens: int, what: str) -> None:
+    """Raises BadUse for more tokens than the model has positions for."""
+    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if isinstance(limit, int) and tokens > limit:
+        raise BadUse(f"{what}: expected at most {limit} tokens, which is the model's context, got {tokens}")
 
 
 def load_for_use(source: Path, options: str | None) -> tuple[Any, Any]:
@@ -101,7 +117,7 @@ def run(source: Path, prompt: str, max_new_tokens: int, chat: bool, temperature:
         raise BadUse(f"{source}: --chat: expected a tokenizer with a chat template, got one without")
     torch.manual_seed(seed)
     result = continue_prompt(model, tokenizer, prompt, max_new_tokens, chat, temperature)
-    out.print(result.text if chat else prompt + result.text, markup=False)
+    out.print(result.text if chat or model.config.is_encoder_decoder else prompt + result.text, markup=False)
     read = weight_bytes_per_token(model)
     err.print(
         f"{len(result.times)} tokens after {result.prompt_tokens} of the prompt; first token after {result.first:.2f} s "

@@ -125,6 +125,26 @@ def write(target: LowBitWeightTensor, source: Tensor) -> None:
         getattr(target, name).data.copy_(part)
 
 
+@function(Tensor.__setitem__)
+def set_item(target: Tensor, index: Any, value: Any) -> None:
+    """`target[index] = value`: whole rows; a column slice is a copy, and writing to it would be lost."""
+    if not isinstance(target, LowBitWeightTensor):
+        target[index] = value.dequantize() if isinstance(value, LowBitWeightTensor) else value
+        return
+    with torch.no_grad():
+        rows: Any = target[index]
+        if rows.packed.untyped_storage().data_ptr() != target.packed.untyped_storage().data_ptr():
+            raise NotImplementedError(
+                "w[...] = value: expected whole rows, by integers and slices, of a LowBitWeightTensor; use w.copy_(value)"
+            )
+        write(rows, value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float32))
+
+
+@function(Tensor.apply_, Tensor.map_, Tensor.__dlpack__, torch._C._to_dlpack)
+def no_memory(*args: Any, **kwargs: Any) -> None:
+    raise NotImplementedError("a LowBitWeightTensor has no memory of floats that this could reach: use w.dequantize()")
+
+
 @function(Tensor.data.__set__)  # type: ignore[attr-defined]
 def set_data(target: LowBitWeightTensor, source: Tensor) -> None:
     """`target.data = source`: PyTorch would swap the wrapper's metadata and leave the codes as they were."""

@@ -23,7 +23,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         _check("linear", input, w, w.in_features)
         if _transformed():
             return _dense(input, w.dequantize(torch.float32).mT, _plain(bias))
-        return torch.ops.lowbit.linear(input, w.packed, w.scales, w.zeros, _plain(bias), w.bits, w.group_size)
+        if bias is None or tuple(bias.shape) == tuple(w.packed.shape[:1]):
+            return torch.ops.lowbit.linear(input, w.packed, w.scales, w.zeros, _plain(bias), w.bits, w.group_size)
     out = product(input, weight.mT if weight.dim() > 1 else weight)
     return out if bias is None else out + _plain(bias)
 
@@ -34,8 +35,13 @@ def aten_linear(op: Any, input: Tensor, weight: Tensor, bias: Tensor | None = No
 
 
 @function(torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm, torch.mv, Tensor.mv, torch.bmm, Tensor.bmm)
-def matmul(*operands: Tensor, **named: Tensor) -> Tensor:
-    return product(*operands, *named.values())
+def matmul(*operands: Tensor, **named: Any) -> Tensor:
+    operands = (*operands, *(named.pop(name) for name in ("self", "input", "other", "mat2", "vec") if name in named))
+    if named or len(operands) != 2:
+        raise NotImplementedError(
+            f"matmul: expected two operands, got {len(operands)} and {', '.join(named) or 'no more'}; use w.dequantize()"
+        )
+    return product(*operands)
 
 
 @operator("product", "matmul", "mm", "mv", "bmm")
@@ -49,8 +55,12 @@ def rmatmul(b: Tensor, a: Tensor) -> Tensor:
 
 
 @function(torch.addmm, Tensor.addmm)
-def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1, out: None = None) -> Tensor:
+    if out is not None:
+        raise NotImplementedError("addmm: expected no out with a LowBitWeightTensor; use w.dequantize()")
     input = _plain(input)
+    if beta == 0:  # what input holds, NaN included, does not count
+        return product(mat1, mat2) * alpha if alpha != 1 else product(mat1, mat2)
     if beta == alpha == 1 and input.dim() == 1 and type(mat2) is LowBitWeightTensor and mat2.transposed:
         return linear(mat1, mat2.mT, input)
     return torch.add(input * beta if beta != 1 else input, product(mat1, mat2), alpha=alpha)
@@ -76,7 +86,12 @@ def embedding(
         raise NotImplementedError("embedding: expected a low-bit weight [N, K] that is not transposed; use w.dequantize()")
     if max_norm is not None:
         raise NotImplementedError("embedding: max_norm rewrites rows of the weight, which a low-bit weight does not do; use w.dequantize()")
-    return torch.ops.lowbit.embedding(input, w.packed, w.scales, w.zeros, w.bits, w.group_size, w.in_features, w.dtype)
+    rows = torch.ops.lowbit.embedding(input, w.packed, w.scales, w.zeros, w.bits, w.group_size, w.in_features, w.dtype)
+    if not rows.requires_grad:
+        return rows
+    if scale_grad_by_freq or sparse:
+        raise NotImplementedError("embedding: expected neither scale_grad_by_freq nor sparse where scales and zeros are trained")
+    return rows if padding_idx is None else torch.where((input == padding_idx % w.shape[0])[..., None], rows.detach(), rows)
 
 
 @operator("embedding", "embedding")

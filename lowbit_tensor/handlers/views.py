@@ -29,7 +29,7 @@ def map_inner(w: LowBitWeightTensor, change: Cut, **fields: Any) -> LowBitWeight
 
 @operator("view", "detach", "alias")
 def detach(op: Any, w: LowBitWeightTensor) -> LowBitWeightTensor:
-    return rewrap(w)
+    return map_inner(w, Tensor.detach)
 
 
 @operator("view", "t")

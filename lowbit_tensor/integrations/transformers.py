@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def load_model(source: str | os.PathLike[str], dtype: torch.dtype | None = None)
         return _load_gguf(source, dtype or torch.float32)
     settings = read_json(source / "config.json").get("quantization_config")
     if settings is None:
-        model = model_class(source).from_pretrained(source, dtype=dtype or "auto", local_files_only=True)
+        model = _load_float(source, model_class(source), dtype=dtype or "auto")
     else:
         model = _load_own(source)
     return model.eval(), load_tokenizer(source)
@@ -68,7 +69,7 @@ def model_class(folder: Path) -> Any:
     transformers = _library("transformers")
     names = read_json(folder / "config.json").get("architectures") or ["AutoModelForCausalLM"]
     found = getattr(transformers, names[0], None) if isinstance(names, list) and isinstance(names[0], str) else None
-    if found is None or not hasattr(found, "from_pretrained"):
+    if found is None or not hasattr(found, "_from_config"):
         raise ValueError(f"{folder}: config.json: expected an architecture that transformers {transformers.__version__} has, got {names!r}")
     return found
 
@@ -113,6 +114,17 @@ def weight_bytes_per_token(model: Any) -> int:
     return sum(packed_nbytes(p) for p in model.parameters() if p is not skip)
 
 
+def _load_float(folder: Path, kind: Any, **options: Any) -> Any:
+    """A float model. Raises ValueError for weights that are missing or of another shape: transformers would make them up at random."""
+    model, info = kind.from_pretrained(folder, local_files_only=True, output_loading_info=True, **options)
+    wrong = sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]]))
+    if wrong:
+        raise ValueError(f"{folder}: expected the weights that config.json describes, got none that fits {wrong[0]}")
+    if extra := sorted(map(str, info["unexpected_keys"])):
+        warnings.warn(f"{folder}: {len(extra)} weights that the model does not have are left out, such as {extra[0]}", stacklevel=2)
+    return model
+
+
 def _load_own(folder: Path) -> Any:
     """A folder of ours: the model is made without weights, the mapped file's take their places."""
     accelerate, transformers = _library("accelerate"), _library("transformers")
@@ -142,9 +154,8 @@ def _load_gguf(file: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     transformers = _library("transformers")
     options = {"gguf_file": file.name, "local_files_only": True}
     tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, **options)
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        file.parent, dtype=dtype, quantization_config=transformers.GgufConfig(dequantize=True), **options
-    )
+    float_weights = transformers.GgufConfig(dequantize=True)
+    model = _load_float(file.parent, transformers.AutoModelForCausalLM, dtype=dtype, quantization_config=float_weights, gguf_file=file.name)
     model.hf_quantizer = None  # float weights from here on, so saving is allowed
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config

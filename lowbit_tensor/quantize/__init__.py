@@ -19,6 +19,7 @@ METHODS = tuple(FITS)
 DEFAULT_METHOD = "auto"  # docs/quality.md: the lowest perplexity, not the lowest weight error
 
 SCALE_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+LARGEST = torch.finfo(torch.float32).max / 4
 BLOCK = 1 << 18  # weights a block: its float32 temporaries stay in the cache and small beside any weight worth quantizing
 
 
@@ -37,7 +38,7 @@ def check_scale_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def check_finite(w: Tensor, name: str) -> None:
-    """Raises ValueError with the first place where `w` is NaN or infinite."""
+    """Raises ValueError with the first place where `w` is NaN or infinite, and for weights whose scale times a code could overflow."""
     flat = w.reshape(w.shape[:-1].numel(), w.shape[-1])
     for rows in row_blocks(*flat.shape):
         block = flat[rows]
@@ -46,6 +47,8 @@ def check_finite(w: Tensor, name: str) -> None:
             place = torch.unravel_index(torch.tensor((rows.start + where[0]) * flat.shape[1] + where[1]), w.shape)
             index = ", ".join(str(int(i)) for i in place)
             raise ValueError(f"{name}[{index}] is {block[where[0], where[1]].item()}: expected finite weights")
+    if (size := largest(w)) > LARGEST:
+        raise ValueError(f"{name}: expected weights of at most {LARGEST:.3g}, whose grid float32 can hold, got {size:.3g}")
 
 
 def quantize(w: Tensor, fmt: Format, method: str, scheme: Scheme, scale_dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:

@@ -101,7 +101,7 @@ def test_eval(quantized: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     out = capsys.readouterr().out
     assert re.match(r"perplexity [\d.]+: 3 windows of 64, 189 tokens counted\nfirst window after [\d.]+ s, \d+ tokens/s, then \d+, ", out)
     assert main(["eval", str(quantized), "--tokens", "100"]) == 0
-    assert "1 windows of 100, 99 tokens counted" in capsys.readouterr().out
+    assert "1 window of 100, 99 tokens counted" in capsys.readouterr().out
 
 
 def perplexity_of(capsys: pytest.CaptureFixture[str], *args: str) -> float:
@@ -181,6 +181,23 @@ BAD_USE = {
     "no folder for target": (["quantize", "{model}", "{new}/a/b", "--bits", "4"], "expected an existing folder"),
     "no config file": (["quantize", "{model}", "{new}", "--config", "{new}.json"], "No such file"),
     "bad pattern": (["quantize", "{model}", "{new}", "--config", "{pattern}"], "'nothing', which match none"),
+    "group size beside a config": (
+        ["quantize", "{model}", "{new}", "--config", "{good}", "--group-size", "8"],
+        "no --group-size beside --config",
+    ),
+    "method beside a config": (["quantize", "{model}", "{new}", "--config", "{good}", "--method", "lsq"], "no --method beside --config"),
+    "embeddings beside options": (
+        ["quantize", "{model}", "{new}", "--quantize", '{{"linear:afpwx": {{"bitwidth": 4}}}}', "--embeddings"],
+        "no --embeddings",
+    ),
+    "nothing to quantize": (["quantize", "{model}", "{new}", "--config", "{none}"], "Embedding, Linear: left float by a rule"),
+    "a target that is someone's": (["quantize", "{model}", "{node}", "--bits", "4", "--force"], "without config.json of a model"),
+    "a target with folders": (["quantize", "{model}", "{nested}", "--bits", "4", "--force"], "holds the folder 'src'"),
+    "no prompt": (["generate", "{model}", "--prompt", ""], "at least one token"),
+    "prompt beyond the context": (["generate", "{model}", "--max-new-tokens", "600"], "at most 512 tokens"),
+    "window beyond the context": (["eval", "{model}", "--window", "600", "--tokens", "600"], "at most 512 tokens"),
+    "text that is none": (["eval", "{model}", "--text", "{binary}"], "bin.txt: expected UTF-8 text"),
+    "config that is no text": (["quantize", "{model}", "{new}", "--config", "{binary}"], "bin.txt: expected UTF-8 text"),
     "bad shard size": (["quantize", "{model}", "{new}", "--bits", "4", "--max-shard-size", "much"], "max_shard_size"),
     "bad JSON": (["eval", "{model}", "--quantize", "{{oops"], "expected JSON"),
     "unknown key": (["eval", "{model}", "--quantize", '{{"linear:int4": {{}}}}'], "expected linear:afpwx"),
@@ -200,9 +217,17 @@ def test_bad_use(name: str, model: Path, quantized: Path, tmp_path: Path, capsys
     for folder in ("empty", "full"):
         (tmp_path / folder).mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("precious")
+    (tmp_path / "bin.txt").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "good.json").write_text('{"bits": 4}')
+    (tmp_path / "none.json").write_text('{"bits": 4, "modules": {"re:.*": null}}')
+    for folder, config in (("node", '{"name": "x"}'), ("nested", '{"model_type": "llama"}')):
+        (tmp_path / folder / "src").mkdir(parents=True)
+        (tmp_path / folder / "src" / "a.c").write_text("int main;")
+        (tmp_path / folder / "config.json").write_text(config)
     (tmp_path / "pattern.json").write_text('{"bits": 4, "modules": {"nothing": null}}')
     paths = {"model": model, "quantized": quantized, "new": tmp_path / "new", "empty": tmp_path / "empty", "full": tmp_path / "full"}
-    paths |= {"parent": model.parent, "pattern": tmp_path / "pattern.json"}
+    paths |= {"parent": model.parent, "binary": tmp_path / "bin.txt", "node": tmp_path / "node", "nested": tmp_path / "nested"}
+    paths |= {name: tmp_path / f"{name}.json" for name in ("pattern", "good", "none")}
     before = tree(tmp_path), tree(model.parent)
     args, message = BAD_USE[name]
     assert message in fails(capsys, 2, *(a.format(**paths) if "{" in a else a for a in args))
@@ -232,6 +257,54 @@ def test_weights_that_are_not_finite(model: Path, tmp_path: Path, capsys: pytest
     save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
     assert "model.layers.1.mlp.down_proj.weight[3, 5] is nan" in fails(capsys, 1, "quantize", source, tmp_path / "q", "--bits", "4")
     assert not (tmp_path / "q").exists()
+
+
+def test_missing_weights_are_not_made_up(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "model"
+    source.mkdir()
+    for name, data in tree(model).items():
+        (source / name).write_bytes(data)
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
+    assert "got none that fits model.layers.2" in fails(capsys, 1, "quantize", source, tmp_path / "q", "--bits", "4")
+    assert not (tmp_path / "q").exists()
+    (source / "config.json").write_text(json.dumps(config | {"hidden_size": "many"}))
+    fails(capsys, 1, "generate", source)
+    (source / "config.json").write_text(json.dumps(config | {"architectures": ["AutoTokenizer"]}))
+    assert "AutoTokenizer" in fails(capsys, 1, "generate", source)
+    (source / "config.json").write_text(json.dumps(config))
+    (source / "model.safetensors").write_bytes((source / "model.safetensors").read_bytes()[:-100])
+    fails(capsys, 1, "quantize", source, tmp_path / "q", "--bits", "4")
+
+
+def test_damaged_gguf(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
+    fails(capsys, 1, "quantize", tmp_path / "m.gguf", tmp_path / "q", "--bits", "4")
+
+
+def test_a_link_is_followed(model: Path, tmp_path: Path) -> None:
+    assert main(["quantize", str(model), str(tmp_path / "real"), "--bits", "4"]) == 0
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert main(["quantize", str(model), str(tmp_path / "link"), "--bits", "3", "--force"]) == 0
+    assert json.loads((tmp_path / "real" / "config.json").read_text())["quantization_config"]["bits"] == 3
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "real"] and (tmp_path / "link").is_symlink()
+
+
+def test_encoder_decoders_and_masked_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from transformers import BertConfig, BertForMaskedLM, T5Config, T5ForConditionalGeneration
+
+    sizes = {"vocab_size": 384, "pad_token_id": 1, "eos_token_id": 1}
+    t5 = T5Config(d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=4, decoder_start_token_id=1, **sizes)
+    bert = BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64, **sizes)
+    for name, made in (("t5", T5ForConditionalGeneration(t5)), ("bert", BertForMaskedLM(bert))):
+        tiny.make(tmp_path / name)
+        (tmp_path / name / "model.safetensors").unlink()
+        made.save_pretrained(tmp_path / name)
+        assert main(["quantize", str(tmp_path / name), str(tmp_path / f"{name}4"), "--bits", "4"]) == 0
+        assert "next token" in fails(capsys, 2, "eval", tmp_path / f"{name}4")
+    assert "generates text" in fails(capsys, 2, "generate", tmp_path / "bert4")
+    assert main(["generate", str(tmp_path / "t54"), "--prompt", "The class", "--max-new-tokens", "6"]) == 0
+    assert not capsys.readouterr().out.startswith("The class")
 
 
 def test_force_replaces_a_model(model: Path, tmp_path: Path) -> None:
