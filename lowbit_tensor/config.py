@@ -41,9 +41,8 @@ class LowBitConfig:
         check_method(self.method)
         if self.scale_dtype is not None:
             set_("scale_dtype", check_scale_dtype(_dtype(self.scale_dtype)))
-        for name in ("symmetric", "integral_zero", "embeddings"):
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name}: expected True or False, got {getattr(self, name)!r}")
+        if not isinstance(self.embeddings, bool):
+            raise TypeError(f"embeddings: expected True or False, got {self.embeddings!r}")
         Scheme(self.bits, self.symmetric, self.integral_zero)
         if self.activation is not None:
             raise ValueError(f"activation: expected None (activations are kept exact), got {self.activation!r}")

@@ -43,6 +43,7 @@ def dequantize_(model: nn.Module, dtype: torch.dtype | None = None) -> list[str]
 
     Tied weights stay tied. Takes the memory of one layer at a time beside the result.
     """
+    _check_module("dequantize_", model)
     places: dict[int, list[tuple[nn.Module, str]]] = {}
     names = []
     for prefix, module in model.named_modules():
@@ -64,6 +65,7 @@ def trainable_parameters(model: nn.Module) -> dict[str, Tensor]:
 
     Returns `{NAME.scales: tensor, NAME.zeros: tensor}`. Call it after moving the model: a move makes new tensors.
     """
+    _check_module("trainable_parameters", model)
     model.requires_grad_(False)
     weights = {name: p for name, p in model.named_parameters() if isinstance(p, LowBitWeightTensor)}
     return {f"{name}.{part}": getattr(w, part).requires_grad_() for name, w in weights.items() for part in ("scales", "zeros")}
@@ -78,6 +80,11 @@ def model_size(model: nn.Module) -> tuple[int, int]:
 def layer_configs(model: nn.Module, config: LowBitConfig) -> dict[str, LowBitConfig]:
     """{module name: settings} that `quantize_` would use, without changing anything."""
     return {task.name: task.config for task in plan(model, config)[0]}
+
+
+def _check_module(where: str, model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"{where}: expected a torch.nn.Module, got {type(model).__name__}")
 
 
 def _check_weight(task: Task) -> None:

@@ -25,7 +25,9 @@ def pack(codes: Tensor, bits: int) -> Tensor:
 
 
 def check_codes(codes: Tensor) -> None:
-    """Raises TypeError for a dtype that is no integer, ValueError for no dimension at all."""
+    """Raises TypeError for what is no tensor of integers, ValueError for no dimension at all."""
+    if not isinstance(codes, Tensor):
+        raise TypeError(f"pack: expected a tensor of codes, got {type(codes).__name__}")
     if codes.dtype.is_floating_point or codes.dtype.is_complex:
         raise TypeError(f"pack: expected integer codes, got {codes.dtype}")
     if codes.dim() == 0:
@@ -55,8 +57,8 @@ def unpack(packed: Tensor, bits: int, length: int) -> Tensor:
     Raises TypeError for another dtype, ValueError where the row is not that long.
     """
     bits = check_bits(bits)
-    if packed.dtype != torch.uint8:
-        raise TypeError(f"unpack: expected uint8 bytes, got {packed.dtype}")
+    if not isinstance(packed, Tensor) or packed.dtype != torch.uint8:
+        raise TypeError(f"unpack: expected uint8 bytes, got {packed.dtype if isinstance(packed, Tensor) else type(packed).__name__}")
     if packed.dim() == 0 or length < 0 or packed.shape[-1] != row_bytes(length, bits):
         raise ValueError(
             f"unpack: expected [..., {row_bytes(max(length, 0), bits)}] bytes for {length} codes of {bits} bits, got {list(packed.shape)}"

@@ -22,6 +22,7 @@ from .tensor import INNER, LowBitWeightTensor
 
 __all__ = ["load_file", "save_file"]
 
+UNSTORABLE = (torch.complex32, torch.complex128)
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -68,10 +69,15 @@ def _units(tensors: Mapping[str, Tensor]) -> tuple[dict[str, dict[str, Tensor]],
     units: dict[str, dict[str, Tensor]] = {}
     aliases: dict[str, str] = {}
     seen: dict[tuple[Any, ...], str] = {}
-    for name in sorted(tensors):
-        t = tensors[name]
+    if not isinstance(tensors, Mapping):
+        raise TypeError(f"save_file: expected tensors by name, got a {type(tensors).__name__}")
+    for name, t in tensors.items():
         if not isinstance(name, str) or not isinstance(t, Tensor):
             raise TypeError(f"save_file: expected tensors by name, got {type(t).__name__} under {name!r}")
+        if t.dtype in UNSTORABLE:
+            raise ValueError(f"save_file: expected a dtype that safetensors stores, got {name!r} of {t.dtype}")
+    for name in sorted(tensors):
+        t = tensors[name]
         if name == "__metadata__":
             raise ValueError(f"save_file: expected another name than {name!r}, which safetensors uses")
         if t.is_meta or t.layout is not torch.strided:

@@ -116,6 +116,9 @@ class LowBitWeightTensor(Tensor):
 
         Raises TypeError or ValueError for codes out of range, shapes that disagree and parameters that are not finite.
         """
+        for name, part in (("codes", codes), ("scales", scales), ("zeros", zeros)):
+            if not isinstance(part, Tensor):
+                raise TypeError(f"from_codes: expected a tensor of {name}, got {type(part).__name__}")
         if codes.dim() < 2:
             raise ValueError(f"from_codes: expected codes [..., N, K], got {list(codes.shape)}")
         fmt = Format(bits, group_size, codes.shape[-1])
@@ -143,6 +146,8 @@ class LowBitWeightTensor(Tensor):
 
     def dequantize(self, dtype: torch.dtype | None = None) -> Tensor:
         """A plain tensor in the logical shape, of `dtype` (None: the tensor's own): `scale * code + zero` in float32, rounded once."""
+        if dtype is not None and not isinstance(dtype, torch.dtype):
+            raise TypeError(f"dequantize: expected a torch.dtype or None, got {dtype!r}")
         w = torch.ops.lowbit.dequantize(
             self.packed, self.scales, self.zeros, self.bits, self.group_size, self.in_features, dtype or self.dtype
         )
@@ -265,6 +270,8 @@ def rebuild(
 
 def packed_nbytes(t: Tensor) -> int:
     """Bytes of codes, scales and zeros of a low-bit tensor; `nbytes` of any other."""
+    if not isinstance(t, Tensor):
+        raise TypeError(f"packed_nbytes: expected a tensor, got {type(t).__name__}")
     if isinstance(t, LowBitWeightTensor):
         return sum(getattr(t, name).nbytes for name in INNER)
     return t.nbytes

@@ -494,6 +494,7 @@ def test_from_codes() -> None:
 
 
 BAD_CODES = {
+    "codes as a list": (dict(codes=[[1]]), TypeError),
     "code out of range": (dict(codes=torch.full((2, 8), 8)), ValueError),
     "float codes": (dict(codes=torch.zeros(2, 8)), TypeError),
     "scales of another shape": (dict(scales=torch.ones(2, 2)), ValueError),
@@ -515,6 +516,8 @@ def test_from_codes_checks(name: str) -> None:
 
 
 BAD_FLOATS = {
+    "symmetric as text": (dict(symmetric="x"), TypeError),
+    "integral_zero as a number": (dict(integral_zero=2), TypeError),
     "integers": (dict(w=torch.ones(2, 8, dtype=torch.int8)), TypeError),
     "one dimension": (dict(w=torch.ones(8)), ValueError),
     "no tensor": (dict(w=[[1.0]]), TypeError),
@@ -540,6 +543,28 @@ def test_from_float_checks(name: str) -> None:
     change, error = BAD_FLOATS[name]
     with pytest.raises(error):
         lb.LowBitWeightTensor.from_float(**({"w": torch.randn(2, 8), "bits": 4} | change))
+
+
+KINDS_OF_ARGUMENTS = {
+    "dequantize": lambda: make().dequantize("float16"),
+    "pack": lambda: lb.pack([1], 3),
+    "unpack": lambda: lb.unpack([1], 3, 2),
+    "dequantize_": lambda: lb.dequantize_(5),
+    "trainable_parameters": lambda: lb.trainable_parameters(3),
+    "packed_nbytes": lambda: lb.packed_nbytes(3),
+    "save_file": lambda: lb.save_file([make()], "m.safetensors"),
+}
+
+
+@pytest.mark.parametrize("name", KINDS_OF_ARGUMENTS)
+def test_arguments_of_another_kind(name: str) -> None:
+    with pytest.raises(TypeError, match=rf"{name}: expected"):
+        KINDS_OF_ARGUMENTS[name]()
+
+
+def test_dimensions_out_of_range() -> None:
+    with pytest.raises(IndexError, match="expected a dimension of -2 to 1, got 5"):
+        make().transpose(0, 5)
 
 
 def test_place_of_what_is_not_finite() -> None:

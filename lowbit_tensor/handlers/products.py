@@ -87,11 +87,14 @@ def embedding(
     if max_norm is not None:
         raise NotImplementedError("embedding: max_norm rewrites rows of the weight, which a low-bit weight does not do; use w.dequantize()")
     rows = torch.ops.lowbit.embedding(input, w.packed, w.scales, w.zeros, w.bits, w.group_size, w.in_features, w.dtype)
-    if not rows.requires_grad:
-        return rows
-    if scale_grad_by_freq or sparse:
+    if rows.requires_grad and (scale_grad_by_freq or sparse):
         raise NotImplementedError("embedding: expected neither scale_grad_by_freq nor sparse where scales and zeros are trained")
-    return rows if padding_idx is None else torch.where((input == padding_idx % w.shape[0])[..., None], rows.detach(), rows)
+    return rows if padding_idx is None or not rows.requires_grad else _padded(rows, input, padding_idx % w.shape[0])
+
+
+def _padded(rows: Tensor, indices: Tensor, padding: int) -> Tensor:
+    """`rows` without the gradient of those at index `padding`."""
+    return torch.where((indices == padding)[..., None], rows.detach(), rows)
 
 
 @operator("embedding", "embedding")

@@ -39,7 +39,7 @@ def t(op: Any, w: LowBitWeightTensor) -> LowBitWeightTensor:
 
 @operator("view", "transpose")
 def transpose(op: Any, w: LowBitWeightTensor, dim0: int, dim1: int) -> LowBitWeightTensor:
-    order = list(range(w.dim()))
+    order, dim0, dim1 = list(range(w.dim())), _dim(w, dim0), _dim(w, dim1)
     order[dim0], order[dim1] = order[dim1], order[dim0]
     return permute(op, w, order)
 
@@ -136,9 +136,13 @@ def _lead_dim(op: Any, w: LowBitWeightTensor, dim: int, dims: int) -> int:
     return dim % dims
 
 
-def _stored_dim(w: LowBitWeightTensor, dim: int) -> int:
-    """The dimension of the inner tensors that `dim` of the logical shape is."""
+def _dim(w: LowBitWeightTensor, dim: int) -> int:
     if not -w.dim() <= dim < w.dim():
         raise IndexError(f"expected a dimension of {-w.dim()} to {w.dim() - 1}, got {dim}")
-    dim %= w.dim()
+    return dim % w.dim()
+
+
+def _stored_dim(w: LowBitWeightTensor, dim: int) -> int:
+    """The dimension of the inner tensors that `dim` of the logical shape is."""
+    dim = _dim(w, dim)
     return {w.dim() - 1: w.dim() - 2, w.dim() - 2: w.dim() - 1}.get(dim, dim) if w.transposed else dim

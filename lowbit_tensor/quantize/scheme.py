@@ -19,6 +19,9 @@ class Scheme:
     integral_zero: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("symmetric", "integral_zero"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name}: expected True or False, got {getattr(self, name)!r}")
         if self.symmetric and self.integral_zero and self.bits == 1:
             raise ValueError("symmetric with integral_zero: expected 2 bits or more, since the zero of 1 symmetric bit is -scale / 2")
 
