@@ -39,7 +39,7 @@ def check_scale_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def check_finite(w: Tensor, name: str) -> None:
     """Raises ValueError with the first place where `w` is NaN or infinite, and for weights whose scale times a code could overflow."""
-    flat = w.reshape(w.shape[:-1].numel(), w.shape[-1])
+    flat = rows_of(w)
     for rows in row_blocks(*flat.shape):
         block = flat[rows]
         if block.numel() and not torch.stack(block.aminmax()).isfinite().all():
@@ -58,7 +58,7 @@ def quantize(w: Tensor, fmt: Format, method: str, scheme: Scheme, scale_dtype: t
     """
     fit = FITS[check_method(method)]
     lead = w.shape[:-1]
-    flat = w.reshape(lead.numel(), fmt.in_features)
+    flat = rows_of(w)
     packed = w.new_empty((flat.shape[0], fmt.row_bytes), dtype=torch.uint8)
     scales, zeros = (w.new_empty((flat.shape[0], fmt.groups), dtype=check_scale_dtype(scale_dtype)) for _ in range(2))
     for rows in row_blocks(*flat.shape):
@@ -74,8 +74,7 @@ def quantize(w: Tensor, fmt: Format, method: str, scheme: Scheme, scale_dtype: t
 
 def encode(w: Tensor, scales: Tensor, zeros: Tensor, fmt: Format) -> Tensor:
     """The packed codes nearest to `w` `[..., N, K]` for given parameters `[..., N, G]`."""
-    lead = w.shape[:-1]
-    flat = w.reshape(lead.numel(), fmt.in_features)
+    lead, flat = w.shape[:-1], rows_of(w)
     scales, zeros = (p.reshape(flat.shape[0], fmt.groups) for p in (scales, zeros))
     packed = w.new_empty((flat.shape[0], fmt.row_bytes), dtype=torch.uint8)
     for rows in row_blocks(*flat.shape):
@@ -94,7 +93,7 @@ def prefers_float32(w: Tensor, scales: Tensor, zeros: Tensor, fmt: Format) -> bo
 
 def total_error(w: Tensor, scales: Tensor, zeros: Tensor, fmt: Format) -> float:
     """Sum of (scale * code + zero - w) ** 2 over the nearest codes, in blocks; in units of the largest weight, whose square may vanish."""
-    flat = w.reshape(w.shape[:-1].numel(), fmt.in_features)
+    flat = rows_of(w)
     scales, zeros = (p.reshape(flat.shape[0], fmt.groups) for p in (scales, zeros))
     unit = largest(w)
     if not unit:
@@ -110,7 +109,29 @@ def total_error(w: Tensor, scales: Tensor, zeros: Tensor, fmt: Format) -> float:
 
 def largest(w: Tensor) -> float:
     """The largest magnitude in `w`, found without a copy of it; 0 where it is empty."""
-    return max(abs(v.item()) for v in w.aminmax()) if w.numel() else 0.0
+    if not w.numel():
+        return 0.0
+    flat = rows_of(w)
+    return max(abs(v.item()) for rows in row_blocks(*flat.shape) for v in flat[rows].aminmax())
+
+
+class _Rows:
+    """A tensor `[..., K]` as rows `[R, K]`, to be read in blocks, where its strides allow no view: only the block is copied."""
+
+    def __init__(self, w: Tensor) -> None:
+        self.w, self.shape = w, (w.shape[:-1].numel(), w.shape[-1])
+
+    def __getitem__(self, key: slice | tuple[slice, slice]) -> Tensor:
+        rows, columns = key if isinstance(key, tuple) else (key, slice(None))
+        index = torch.unravel_index(torch.arange(rows.start, rows.stop, device=self.w.device), self.w.shape[:-1])
+        return self.w[index][:, columns]
+
+
+def rows_of(w: Tensor) -> Tensor | _Rows:
+    """`w` `[..., K]` as rows `[R, K]`, without a copy of it."""
+    if w.dim() <= 2 or w.is_contiguous():
+        return w.reshape(w.shape[:-1].numel(), w.shape[-1])
+    return _Rows(w)
 
 
 def row_blocks(rows: int, length: int) -> Iterator[slice]:

@@ -455,6 +455,18 @@ def test_quantizing_takes_at_most_one_and_a_half_times_the_weight(
     assert w.numel() <= peak <= 1.5 * w.nbytes
 
 
+def test_strides_that_allow_no_view_are_not_copied(tmp_path: Path) -> None:
+    """A stack of experts seen from the side: read in blocks, with the same result as its contiguous copy."""
+    w = torch.randn(512, 8, 1024).transpose(0, 1)
+    expected = LowBitWeightTensor.from_float(w.contiguous(), 4, 64, "minmax")
+    peak = peak_bytes(tmp_path / "trace.json", lambda: LowBitWeightTensor.from_float(w, 4, 64, "minmax"))
+    assert peak <= 1.5 * w.nbytes
+    assert torch.equal(LowBitWeightTensor.from_float(w, 4, 64, "minmax").packed, expected.packed)
+    w[3, 7, 5] = torch.nan
+    with pytest.raises(ValueError, match=r"w\[3, 7, 5\] is nan"):
+        LowBitWeightTensor.from_float(w, 4)
+
+
 @pytest.mark.parametrize("bits", [2, 3, 4], ids=lambda b: f"{b}bits")
 def test_auto_keeps_zero_as_a_value_where_codes_are_few(bits: int) -> None:
     """A group that spans 0 has 0 among its values; one that does not spends no codes on reaching it."""
