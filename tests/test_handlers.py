@@ -39,6 +39,7 @@ ARITHMETIC: dict[str, tuple[Any, ...]] = {
     "rsub": (1.0,),
     "sub": (1.0,),
     "topk": (3,),
+    "full_like": (1.5,),
     "linalg_vector_norm": (2,),
     "linalg_qr": (),
     "norm": (2,),

@@ -12,63 +12,12 @@ from ..tensor import LowBitWeightTensor
 from .memory import write
 from .table import function, operator
 
-FUNCTIONAL = (
-    *(
-        "abs",
-        "add",
-        "all",
-        "allclose",
-        "amax",
-        "amin",
-        "aminmax",
-        "any",
-        "bitwise_not",
-        "clamp",
-        "cos",
-        "cumsum",
-        "div",
-        "dot",
-        "eq",
-        "exp",
-    ),
-    *(
-        "ge",
-        "gt",
-        "histc",
-        "isfinite",
-        "isinf",
-        "isnan",
-        "le",
-        "linalg_qr",
-        "linalg_vector_norm",
-        "_linalg_svd",
-        "log",
-        "lt",
-        "max",
-        "mean",
-    ),
-    *(
-        "min",
-        "mul",
-        "ne",
-        "neg",
-        "norm",
-        "pow",
-        "reciprocal",
-        "relu",
-        "round",
-        "rsub",
-        "sigmoid",
-        "sign",
-        "sin",
-        "sort",
-        "sqrt",
-        "std",
-        "sub",
-    ),
-    *("sum", "tanh", "topk", "var", "where"),
-)
-IN_PLACE = (*("add_", "addcdiv_", "addcmul_", "clamp_", "div_", "fill_", "lerp_", "mul_", "neg_", "normal_", "sub_", "uniform_", "zero_"),)
+FUNCTIONAL = """
+abs add all allclose amax amin aminmax any bitwise_not clamp cos cumsum div dot eq exp full_like ge gt histc isfinite isinf isnan le
+linalg_qr linalg_vector_norm _linalg_svd log lt max mean min mul ne neg norm ones_like pow reciprocal relu round rsub sigmoid sign sin
+sort sqrt std sub sum tanh topk var where
+""".split()
+IN_PLACE = "add_ addcdiv_ addcmul_ clamp_ div_ fill_ lerp_ mul_ neg_ normal_ sub_ uniform_ zero_".split()
 
 
 def dequantized(tree: Any) -> Any:
