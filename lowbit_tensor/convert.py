@@ -63,7 +63,8 @@ def dequantize_(model: nn.Module, dtype: torch.dtype | None = None) -> list[str]
 def trainable_parameters(model: nn.Module) -> dict[str, Tensor]:
     """The scales and zeros of a model's low-bit weights, as leaves that an optimizer can take; all else is frozen.
 
-    Returns `{NAME.scales: tensor, NAME.zeros: tensor}`. Call it after moving the model: a move makes new tensors.
+    Returns `{NAME.scales: tensor, NAME.zeros: tensor}`. Call it after moving the model: a move makes new tensors. They
+    get their gradients in eager mode; a compiled model gives them none.
     """
     _check_module("trainable_parameters", model)
     model.requires_grad_(False)
