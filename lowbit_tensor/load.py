@@ -148,7 +148,7 @@ def _assemble(name: str, entry: Entry, plain: dict[str, Tensor], where: str) -> 
         raise ValueError(f"{where}: {name}: expected {name}.{missing[0]}, got none")
     fmt = entry.format
     try:
-        w = rebuild(1, *parts, fmt.bits, fmt.group_size, entry.shape, entry.dtype, False)  # type: ignore
+        w = rebuild(1, *parts, fmt.bits, fmt.group_size, entry.shape, entry.dtype, False)  # type: ignore[call-arg,arg-type]
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: {name}: {error}") from None
     check_parameters(f"{where}: {name}", w.scales, w.zeros)

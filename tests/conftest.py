@@ -1,6 +1,7 @@
 """What all tests share: the device, the seed (printed), and the marker of the full grids."""
 
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -35,3 +36,8 @@ def seed(request: pytest.FixtureRequest) -> int:
     random.seed(value)
     torch.manual_seed(value)
     return value
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "model.safetensors"
