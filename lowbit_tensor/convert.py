@@ -96,7 +96,7 @@ def _check_weight(task: Task) -> None:
         return
     weight = weight.detach()
     quantize.check_finite(weight, f"{task.name}.weight")
-    if quantize.largest(weight) > torch.finfo(task.config.scale_dtype or torch.float32).max / 4:
+    if task.config.scale_dtype == torch.float16 and quantize.largest(weight) > torch.finfo(torch.float16).max / 4:
         try:
             _from_float(weight, task.config)
         except ValueError as error:

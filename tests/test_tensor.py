@@ -309,6 +309,7 @@ def test_addmm_without_beta_ignores_its_input() -> None:
 def test_biases_that_broadcast(shape: tuple[int, ...]) -> None:
     w, x, bias = make(), torch.randn(3, 100), torch.randn(shape)
     torch.testing.assert_close(F.linear(x, w, bias), F.linear(x, w.dequantize()) + bias, rtol=1e-5, atol=1e-4)
+    assert F.linear(x.bfloat16(), w, bias).dtype == torch.bfloat16
 
 
 DENSE = {

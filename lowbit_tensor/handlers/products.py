@@ -26,7 +26,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         if bias is None or tuple(bias.shape) == tuple(w.packed.shape[:1]):
             return torch.ops.lowbit.linear(input, w.packed, w.scales, w.zeros, _plain(bias), w.bits, w.group_size)
     out = product(input, weight.mT if weight.dim() > 1 else weight)
-    return out if bias is None else out + _plain(bias)
+    return out if bias is None else (out + _plain(bias)).to(out.dtype)
 
 
 @operator("product", "linear")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import torch
@@ -39,15 +40,17 @@ def check_scale_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def check_finite(w: Tensor, name: str) -> None:
     """Raises ValueError with the first place where `w` is NaN or infinite, and for weights whose scale times a code could overflow."""
-    flat = rows_of(w)
-    for rows in row_blocks(*flat.shape):
+    flat, size = rows_of(w), 0.0
+    for rows in row_blocks(*flat.shape) if w.numel() else ():
         block = flat[rows]
-        if block.numel() and not torch.stack(block.aminmax()).isfinite().all():
+        low, high = (v.item() for v in block.aminmax())  # both NaN where any weight is
+        if not (math.isfinite(low) and math.isfinite(high)):
             where = block.isfinite().logical_not().nonzero()[0].tolist()
             place = torch.unravel_index(torch.tensor((rows.start + where[0]) * flat.shape[1] + where[1]), w.shape)
             index = ", ".join(str(int(i)) for i in place)
             raise ValueError(f"{name}[{index}] is {block[where[0], where[1]].item()}: expected finite weights")
-    if (size := largest(w)) > LARGEST:
+        size = max(size, -low, high)
+    if size > LARGEST:
         raise ValueError(f"{name}: expected weights of at most {LARGEST:.3g}, whose grid float32 can hold, got {size:.3g}")
 
 
