@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from weights import make
 
 import lowbit_tensor as lb
 
@@ -144,3 +145,37 @@ def test_trace_bakes_in_no_result(model: Net) -> None:
     traced = torch.jit.trace(model, torch.tensor([[1, 2, 3]]))
     ids = torch.tensor([[7, 8, 9]])
     torch.testing.assert_close(traced(ids), model(ids), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.full)])
+def test_compile(backend: str) -> None:
+    """Case 91: embedding and linear in one graph."""
+    model = nn.Sequential(nn.Embedding(20, 64), nn.Linear(64, 33))
+    lb.quantize_(model, lb.LowBitConfig(4, 32, embeddings=True))
+    ids = torch.tensor([[1, 2, 3]])
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    torch.testing.assert_close(compiled(ids), model(ids))
+
+
+def test_compile_with_dynamic_shapes_and_gradients() -> None:
+    """One graph for any number of rows; importing the package leaves PyTorch's own dynamic shapes as they were."""
+    torch._dynamo.reset()
+    linear = nn.Linear(64, 33)
+    linear.weight = make(5, k=64)
+    compiled = torch.compile(linear, backend="aot_eager", fullgraph=True, dynamic=True)
+    for rows in (2, 3, 7):
+        x = torch.randn(rows, 64, requires_grad=True)
+        compiled(x).sum().backward()
+        torch.testing.assert_close(x.grad, torch.ones(rows, 33) @ linear.weight.dequantize())
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 1
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["non-strict", "strict"])
+def test_export(strict: bool) -> None:
+    """The exported graph holds our op, not its decoding."""
+    linear = nn.Linear(64, 33)
+    linear.weight = make(5, k=64)
+    x = torch.randn(3, 64)
+    program = torch.export.export(linear, (x,), strict=strict).run_decompositions()
+    assert torch.ops.lowbit.linear.default in [node.target for node in program.graph.nodes]
+    torch.testing.assert_close(program.module()(x), linear(x))

@@ -1,4 +1,4 @@
-"""The tensor as PyTorch's users handle it: assignment, parameters, copies, moves, files, gradients."""
+"""The tensor as PyTorch's users handle it: assignment, parameters, copies, moves, files, slices."""
 
 from __future__ import annotations
 
@@ -9,40 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import oracle
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from weights import FLOATS, WIDTHS, inner, make, same, weight64, within_bound
 
 import lowbit_tensor as lb
-from lowbit_tensor.tensor import INNER
-
-WIDTHS = range(1, 9)
-FLOATS = (torch.float16, torch.bfloat16, torch.float32)
-
-
-def make(bits: int = 4, n: int = 33, k: int = 100, group_size: int = 64, dtype: torch.dtype = torch.float32) -> lb.LowBitWeightTensor:
-    return lb.LowBitWeightTensor.from_float(torch.randn(n, k).to(dtype), bits, group_size)
-
-
-def inner(w: lb.LowBitWeightTensor) -> list[torch.Tensor]:
-    return [getattr(w, name) for name in INNER]
-
-
-def same(a: lb.LowBitWeightTensor, b: lb.LowBitWeightTensor) -> bool:
-    return type(a) is type(b) and a.dtype == b.dtype and all(torch.equal(p, q) for p, q in zip(inner(a), inner(b), strict=True))
-
-
-def weight64(w: lb.LowBitWeightTensor) -> torch.Tensor:
-    return oracle.weight64(*inner(w), w.bits, w.group_size, w.in_features)
-
-
-def within_bound(y: torch.Tensor, x: torch.Tensor, w: lb.LowBitWeightTensor, bias: torch.Tensor | None = None) -> None:
-    parts = oracle.parts64(*inner(w), w.bits, w.group_size, w.in_features)
-    y64 = F.linear(x.double(), parts[0] * parts[1] + parts[2], None if bias is None else bias.double())
-    bound = oracle.linear_bound(x, y64, parts, y.dtype)
-    assert ((y.double() - y64).abs() <= bound + (0 if bias is None else 2**-24 * bias.double().abs())).all()
 
 
 @pytest.mark.parametrize("bits", WIDTHS)
@@ -242,162 +215,6 @@ def test_inference_mode() -> None:
     assert F.linear(x.clone().requires_grad_(), w).requires_grad
 
 
-PRODUCTS = {
-    "x @ w.t()": lambda x, y, v, w: x @ w.t(),
-    "x @ w.T": lambda x, y, v, w: x @ w.T,
-    "matmul x w.mT": lambda x, y, v, w: torch.matmul(x, w.mT),
-    "mm x w.t()": lambda x, y, v, w: torch.mm(x, w.t()),
-    "y @ w": lambda x, y, v, w: y @ w,
-    "w @ x.t()": lambda x, y, v, w: w @ x.t(),
-    "w.t() @ y.t()": lambda x, y, v, w: w.t() @ y.t(),
-    "mv w v": lambda x, y, v, w: torch.mv(w, v),
-    "v @ w.t()": lambda x, y, v, w: v @ w.t(),
-    "addmm": lambda x, y, v, w: torch.addmm(torch.ones(33), x, w.t()),
-    "addmm with factors": lambda x, y, v, w: torch.addmm(torch.ones(3, 33), x, w.t(), beta=0.5, alpha=2.0),
-    "linear with the weight as input": lambda x, y, v, w: F.linear(w, x),
-    "batched x": lambda x, y, v, w: torch.stack([x, x]) @ w.t(),
-    "w @ batched": lambda x, y, v, w: w @ torch.stack([x.t(), x.t()]),
-}
-
-
-@pytest.mark.parametrize("name", PRODUCTS)
-@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode], ids=lambda m: m.__name__)
-def test_products(name: str, mode: type) -> None:
-    """Case 117."""
-    w, x, y, v = make(), torch.randn(3, 100), torch.randn(3, 33), torch.randn(100)
-    with mode():
-        result, expected = (PRODUCTS[name](x, y, v, weight) for weight in (w, w.dequantize()))
-    assert type(result) is torch.Tensor
-    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-4)
-
-
-@pytest.mark.parametrize("name", PRODUCTS)
-def test_gradients_of_products(name: str) -> None:
-    """Case 100: the other operand's gradient is that of the dequantized weight; the weight itself gets none."""
-    w, plain = make(), None
-    w.requires_grad_()
-    grads = []
-    for weight in (w, w.detach().dequantize()):
-        operands = [t.requires_grad_() for t in (torch.ones(3, 100), torch.ones(3, 33), torch.ones(100))]
-        PRODUCTS[name](*operands, weight).square().sum().backward()
-        grads.append([t.grad for t in operands])
-    assert w.grad is None and plain is None
-    for got, expected in zip(*grads, strict=True):
-        assert (got is None) == (expected is None)
-        if got is not None:
-            torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-3)
-
-
-def test_operands_by_name() -> None:
-    w, x, v = make(n=100), torch.randn(3, 100), torch.randn(100)
-    expected = x @ w.dequantize()
-    assert torch.allclose(torch.matmul(other=w, input=x), expected, atol=1e-4)
-    assert torch.allclose(torch.mm(mat2=w, input=x), expected, atol=1e-4) and torch.allclose(x.mm(mat2=w), expected, atol=1e-4)
-    assert torch.allclose(torch.mv(vec=v, input=w), w.dequantize() @ v, atol=1e-4)
-    for call in (lambda: torch.mm(x, w, out=torch.empty(3, 100)), lambda: torch.addmm(v, x, w, out=torch.empty(3, 100))):
-        with pytest.raises(NotImplementedError, match=r"use w\.dequantize\(\)"):
-            call()
-
-
-def test_addmm_without_beta_ignores_its_input() -> None:
-    w, x = make(), torch.randn(3, 100)
-    result = torch.addmm(torch.full((33,), torch.nan), x, w.t(), beta=0, alpha=2)
-    torch.testing.assert_close(result, 2 * F.linear(x, w.dequantize()), rtol=1e-5, atol=1e-4)
-
-
-@pytest.mark.parametrize("shape", [(1,), (), (3, 33)], ids=str)
-def test_biases_that_broadcast(shape: tuple[int, ...]) -> None:
-    w, x, bias = make(), torch.randn(3, 100), torch.randn(shape)
-    torch.testing.assert_close(F.linear(x, w, bias), F.linear(x, w.dequantize()) + bias, rtol=1e-5, atol=1e-4)
-    assert F.linear(x.bfloat16(), w, bias).dtype == torch.bfloat16
-
-
-DENSE = {
-    "einsum": lambda x, w: torch.einsum("mk,nk->mn", x, w),
-    "tensordot": lambda x, w: torch.tensordot(x, w, dims=([1], [1])),
-    "inner": lambda x, w: torch.inner(x, w),
-    "baddbmm": lambda x, w: torch.baddbmm(torch.zeros(1, 3, 33), x[None], w.t()[None])[0],
-}
-
-
-@pytest.mark.parametrize("name", DENSE)
-def test_products_on_the_dequantized_weight(name: str) -> None:
-    w, x = make(), torch.randn(3, 100, requires_grad=True)
-    result = DENSE[name](x, w)
-    torch.testing.assert_close(result, x @ w.dequantize().t(), rtol=1e-5, atol=1e-4)
-    (grad,) = torch.autograd.grad(result.sum(), x)
-    torch.testing.assert_close(grad, torch.ones(3, 33) @ w.dequantize(), rtol=1e-5, atol=1e-4)
-
-
-TRANSFORMS = {
-    "vmap": lambda f: torch.func.vmap(f),
-    "vmap over columns": lambda f: lambda x: torch.func.vmap(f, in_dims=1)(x.t()),
-    "jacrev": lambda f: torch.func.jacrev(f),
-    "jacfwd": lambda f: torch.func.jacfwd(f),
-    "grad": lambda f: torch.func.grad(lambda x: f(x).square().sum()),
-    "vmap of grad": lambda f: torch.func.vmap(torch.func.grad(lambda x: f(x).square().sum())),
-    "hessian": lambda f: torch.func.hessian(lambda x: f(x[0]).square().sum()),
-    "forward mode": lambda f: lambda x: torch.func.jvp(f, (x,), (torch.ones_like(x),))[1],
-}
-
-
-@pytest.mark.parametrize("name", TRANSFORMS)
-@pytest.mark.parametrize("product", ["linear", "x @ w.t()"])
-def test_functional_transforms(name: str, product: str) -> None:
-    """Forward mode through a custom op would lose the tangents without a word."""
-    w, x = make(n=5, k=12, group_size=4), torch.randn(3, 12)
-    if (name, product) == ("hessian", "x @ w.t()"):  # a view taken within two levels: refused
-        with pytest.raises(NotImplementedError, match=r"use w\.dequantize\(\)"):
-            TRANSFORMS[name](lambda x: x @ w.t())(x)
-        return
-    forms = {"linear": F.linear, "x @ w.t()": lambda x, w: x @ w.t()}
-    got, expected = (TRANSFORMS[name](lambda x, w=w: forms[product](x, w))(x) for w in (w, w.dequantize()))
-    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
-    assert expected.abs().sum() > 0
-
-
-def test_batched_products_of_3d_weights() -> None:
-    w = lb.LowBitWeightTensor.from_float(torch.randn(4, 33, 100), 4)
-    x, y = torch.randn(4, 5, 100), torch.randn(4, 5, 33)
-    torch.testing.assert_close(torch.bmm(x, w.mT), torch.bmm(x, w.dequantize().mT), rtol=1e-5, atol=1e-4)
-    torch.testing.assert_close(y @ w, y @ w.dequantize(), rtol=1e-5, atol=1e-4)
-    torch.testing.assert_close(x[0] @ w.mT, x[0] @ w.dequantize().mT, rtol=1e-5, atol=1e-4)
-
-
-def test_backward_to_activations_and_bias() -> None:
-    w, bias = make(), torch.randn(33, requires_grad=True)
-    x = torch.randn(2, 5, 100, requires_grad=True)
-    F.linear(x, w, bias).backward(grad := torch.randn(2, 5, 33))
-    torch.testing.assert_close(x.grad, grad @ w.dequantize(), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(bias.grad, grad.sum((0, 1)))
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.complex64], ids=str)
-def test_activations_of_other_dtypes_are_refused(dtype: torch.dtype) -> None:
-    """Case 49: the message names both dtypes."""
-    with pytest.raises(TypeError, match=rf"{dtype} with a weight of torch.bfloat16"):
-        F.linear(torch.ones(3, 100, dtype=dtype), make(dtype=torch.bfloat16))
-
-
-@pytest.mark.parametrize("x_dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("w_dtype", FLOATS, ids=str)
-def test_activations_and_weights_of_different_dtypes(x_dtype: torch.dtype, w_dtype: torch.dtype) -> None:
-    w, x = make(dtype=w_dtype), torch.randn(3, 100, dtype=x_dtype)
-    assert F.linear(x, w).dtype == x_dtype
-    within_bound(F.linear(x, w), x, w)
-
-
-def test_autocast() -> None:
-    with torch.autocast("cpu", torch.bfloat16):
-        assert F.linear(torch.randn(3, 100), make()).dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize("columns", [99, 101, 104], ids=str)
-def test_shape_errors_name_both_shapes(columns: int) -> None:
-    with pytest.raises(ValueError, match=rf"expected x\[..., 100\], got x\[3, {columns}\]; weight 33x100, 4 bits, group 64"):
-        F.linear(torch.randn(3, columns), make())
-
-
 def test_row_slices_alias() -> None:
     w, rows = make(), torch.randn(5, 100)
     with torch.no_grad():
@@ -485,101 +302,6 @@ def test_transposes() -> None:
     assert torch.equal(w.t().codes(), w.codes().t()) and w.t().stride() == w.dequantize().t().stride()
 
 
-def test_from_codes() -> None:
-    """Case 10: codes come back in the logical shape."""
-    codes, scales, zeros = torch.randint(0, 8, (5, 70)), torch.randn(5, 3), torch.randn(5, 3)
-    w = lb.LowBitWeightTensor.from_codes(codes, scales, zeros, bits=3, group_size=32, dtype=torch.bfloat16)
-    assert torch.equal(w.codes(), codes.to(torch.uint8)) and w.dtype == torch.bfloat16
-    group = torch.arange(70) // 32
-    torch.testing.assert_close(w.dequantize(torch.float32), scales[:, group] * codes + zeros[:, group])
-
-
-BAD_CODES = {
-    "codes as a list": (dict(codes=[[1]]), TypeError),
-    "code out of range": (dict(codes=torch.full((2, 8), 8)), ValueError),
-    "float codes": (dict(codes=torch.zeros(2, 8)), TypeError),
-    "scales of another shape": (dict(scales=torch.ones(2, 2)), ValueError),
-    "zeros of another dtype": (dict(zeros=torch.ones(2, 1).half()), TypeError),
-    "scales not finite": (dict(scales=torch.full((2, 1), torch.inf)), ValueError),
-    "float64 parameters": (dict(scales=torch.ones(2, 1).double(), zeros=torch.ones(2, 1).double()), TypeError),
-    "one dimension": (dict(codes=torch.zeros(8, dtype=torch.int64)), ValueError),
-    "9 bits": (dict(bits=9), ValueError),
-    "integer dtype": (dict(dtype=torch.int32), TypeError),
-}
-
-
-@pytest.mark.parametrize("name", BAD_CODES)
-def test_from_codes_checks(name: str) -> None:
-    good = dict(codes=torch.zeros(2, 8, dtype=torch.int64), scales=torch.ones(2, 1), zeros=torch.ones(2, 1), bits=3, group_size=8)
-    change, error = BAD_CODES[name]
-    with pytest.raises(error):
-        lb.LowBitWeightTensor.from_codes(**(good | change))
-
-
-BAD_FLOATS = {
-    "symmetric as text": (dict(symmetric="x"), TypeError),
-    "integral_zero as a number": (dict(integral_zero=2), TypeError),
-    "integers": (dict(w=torch.ones(2, 8, dtype=torch.int8)), TypeError),
-    "one dimension": (dict(w=torch.ones(8)), ValueError),
-    "no tensor": (dict(w=[[1.0]]), TypeError),
-    "0 bits": (dict(bits=0), ValueError),
-    "9 bits": (dict(bits=9), ValueError),
-    "bits of a float": (dict(bits=4.0), TypeError),
-    "group 0": (dict(group_size=0), ValueError),
-    "group -5": (dict(group_size=-5), ValueError),
-    "group 2**40": (dict(group_size=2**40), ValueError),
-    "group 2**64": (dict(group_size=2**64), ValueError),
-    "group 3.5": (dict(group_size=3.5), TypeError),
-    "group as text": (dict(group_size="64"), TypeError),
-    "unknown method": (dict(method="magic"), ValueError),
-    "scale_dtype int": (dict(scale_dtype=torch.int8), TypeError),
-    "1 symmetric bit with integral zero": (dict(bits=1, symmetric=True, integral_zero=True), ValueError),
-    "NaN": (dict(w=torch.tensor([[1.0, torch.nan]])), ValueError),
-}
-
-
-@pytest.mark.parametrize("name", BAD_FLOATS)
-def test_from_float_checks(name: str) -> None:
-    """Cases 34, 43."""
-    change, error = BAD_FLOATS[name]
-    with pytest.raises(error):
-        lb.LowBitWeightTensor.from_float(**({"w": torch.randn(2, 8), "bits": 4} | change))
-
-
-KINDS_OF_ARGUMENTS = {
-    "dequantize": lambda: make().dequantize("float16"),
-    "pack": lambda: lb.pack([1], 3),
-    "unpack": lambda: lb.unpack([1], 3, 2),
-    "dequantize_": lambda: lb.dequantize_(5),
-    "trainable_parameters": lambda: lb.trainable_parameters(3),
-    "packed_nbytes": lambda: lb.packed_nbytes(3),
-    "save_file": lambda: lb.save_file([make()], "m.safetensors"),
-}
-
-
-@pytest.mark.parametrize("name", KINDS_OF_ARGUMENTS)
-def test_arguments_of_another_kind(name: str) -> None:
-    with pytest.raises(TypeError, match=rf"{name}: expected"):
-        KINDS_OF_ARGUMENTS[name]()
-
-
-def test_dimensions_out_of_range() -> None:
-    with pytest.raises(IndexError, match="expected a dimension of -2 to 1, got 5"):
-        make().transpose(0, 5)
-
-
-def test_place_of_what_is_not_finite() -> None:
-    w = torch.randn(3, 5000, 100)
-    w[1, 4321, 17] = torch.inf
-    with pytest.raises(ValueError, match=r"w\[1, 4321, 17\] is inf"):
-        lb.LowBitWeightTensor.from_float(w, 4)
-
-
-def test_low_bit_weights_are_not_quantized_again() -> None:
-    with pytest.raises(TypeError, match="plain tensor"):
-        lb.LowBitWeightTensor.from_float(make(), 4)
-
-
 def test_rebuilt_as_accelerate_does() -> None:
     """Case 60."""
     w = make()
@@ -600,37 +322,3 @@ def test_size_is_accounted() -> None:
     """Case 124."""
     w = make(4)
     assert w.numel() == 3300 and lb.packed_nbytes(w) == 33 * (50 + 2 * 2 * 2) and lb.packed_nbytes(torch.zeros(3)) == 12
-
-
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.full)])
-def test_compile(backend: str) -> None:
-    """Case 91: embedding and linear in one graph."""
-    model = nn.Sequential(nn.Embedding(20, 64), nn.Linear(64, 33))
-    lb.quantize_(model, lb.LowBitConfig(4, 32, embeddings=True))
-    ids = torch.tensor([[1, 2, 3]])
-    compiled = torch.compile(model, backend=backend, fullgraph=True)
-    torch.testing.assert_close(compiled(ids), model(ids))
-
-
-def test_compile_with_dynamic_shapes_and_gradients() -> None:
-    """One graph for any number of rows; importing the package leaves PyTorch's own dynamic shapes as they were."""
-    torch._dynamo.reset()
-    linear = nn.Linear(64, 33)
-    linear.weight = make(5, k=64)
-    compiled = torch.compile(linear, backend="aot_eager", fullgraph=True, dynamic=True)
-    for rows in (2, 3, 7):
-        x = torch.randn(rows, 64, requires_grad=True)
-        compiled(x).sum().backward()
-        torch.testing.assert_close(x.grad, torch.ones(rows, 33) @ linear.weight.dequantize())
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 1
-
-
-@pytest.mark.parametrize("strict", [False, True], ids=["non-strict", "strict"])
-def test_export(strict: bool) -> None:
-    """The exported graph holds our op, not its decoding."""
-    linear = nn.Linear(64, 33)
-    linear.weight = make(5, k=64)
-    x = torch.randn(3, 64)
-    program = torch.export.export(linear, (x,), strict=strict).run_decompositions()
-    assert torch.ops.lowbit.linear.default in [node.target for node in program.graph.nodes]
-    torch.testing.assert_close(program.module()(x), linear(x))
