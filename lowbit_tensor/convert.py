@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from . import quantize
 from .config import LowBitConfig
+from .packing import has_values
 from .plan import Task, plan, weight_of
 from .report import QuantizationReport, QuantizedLayer
 from .tensor import LowBitWeightTensor, packed_nbytes
@@ -92,7 +93,7 @@ def _check_weight(task: Task) -> None:
     """Raises ValueError for what would fail halfway: weights that are not finite, parameters beyond the scale dtype asked for."""
     weight = weight_of(task.module)
     assert weight is not None  # planned with one
-    if weight.is_meta:
+    if not has_values(weight):
         return
     weight = weight.detach()
     quantize.check_finite(weight, f"{task.name}.weight")
@@ -117,7 +118,7 @@ def _quantize_layer(task: Task, done: dict[tuple[int, LowBitConfig], LowBitWeigh
     if w is None:
         source = source.detach()
         w = done[key] = _from_float(source, task.config)
-        if not w.is_meta:
+        if has_values(w.packed):
             norm = torch.linalg.vector_norm(source, dtype=torch.float64).item()
             error = math.sqrt(quantize.total_error(source, w.scales, w.zeros, w.format)) / norm if norm else 0.0
     task.module.weight = w

@@ -88,6 +88,11 @@ class Format:
         """Whether a group starts at `column`, or the row ends there."""
         return column % self.group_size == 0 or column == self.in_features
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether a row is whole groups and whole bytes, so that rows laid end to end are a row too."""
+        return self.in_features % self.group_size == 0 and self.in_features * self.bits % 8 == 0
+
     def nbytes(self, rows: int, itemsize: int = 2) -> int:
         """Bytes of `rows` rows, codes and parameters of `itemsize` bytes each."""
         return rows * (self.row_bytes + 2 * self.groups * itemsize)

@@ -14,7 +14,8 @@ from torch import Tensor
 from .config import LowBitConfig, Rules
 from .format import Format
 from .header import KEY, VERSION, Entry, parse
-from .tensor import INNER, LowBitWeightTensor, check_parameters, rebuild
+from .ops.checks import check_parameters
+from .tensor import INNER, LowBitWeightTensor, rebuild
 
 QUANT_METHOD = "lowbit"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from .format import check_bits, max_code, row_bytes
 
@@ -17,11 +18,16 @@ def pack(codes: Tensor, bits: int) -> Tensor:
     """
     bits = check_bits(bits)
     check_codes(codes)
-    if codes.numel() and not codes.is_meta:
+    if codes.numel() and has_values(codes):
         low, high = (int(v) for v in codes.to(torch.int64).aminmax())
         if low < 0 or high > max_code(bits):
             raise ValueError(f"pack: expected codes of 0 to {max_code(bits)} for {bits} bits, got {low} to {high}")
     return pack_unchecked(codes, bits)
+
+
+def has_values(t: Tensor) -> bool:
+    """Whether there is something to look at: meta tensors and those of a FakeTensorMode have a shape only."""
+    return not t.is_meta and not isinstance(t, FakeTensor)
 
 
 def check_codes(codes: Tensor) -> None:

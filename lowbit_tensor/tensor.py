@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from . import ops, packing, quantize  # noqa: F401  (ops: registers what is called below)
 from .format import Format
-from .ops.checks import check_devices, check_weight
+from .ops.checks import check_devices, check_parameters, check_weight
 from .quantize.scheme import Scheme
 
 Handler = Callable[..., Any]
@@ -34,7 +36,7 @@ class LowBitWeightTensor(Tensor):
     group_size: int
     in_features: int
     transposed: bool
-    _is_param = True  # isinstance(t, torch.nn.Parameter), so that `linear.weight = t` is taken
+    _registered = False  # as a module's buffer: set by handlers/modules.py
 
     @staticmethod
     def __new__(
@@ -103,7 +105,7 @@ class LowBitWeightTensor(Tensor):
         method, w = quantize.check_method(method), w.detach()
         first = torch.float32 if scale_dtype is None else quantize.check_scale_dtype(scale_dtype)
         packed, scales, zeros = torch.ops.lowbit.quantize(w, fmt.bits, fmt.group_size, method, first, symmetric, integral_zero)
-        if scale_dtype is None and (w.is_meta or not quantize.prefers_float32(w, scales, zeros, fmt)):
+        if scale_dtype is None and (not packing.has_values(w) or not quantize.prefers_float32(w, scales, zeros, fmt)):
             scales, zeros = quantize.rounded(scales, zeros, torch.float16, Scheme(fmt.bits, symmetric, integral_zero))
             packed = torch.ops.lowbit.encode(w, scales, zeros, fmt.bits, fmt.group_size)
         return cls(packed, scales, zeros, fmt.bits, fmt.group_size, fmt.in_features, w.dtype)
@@ -130,9 +132,21 @@ class LowBitWeightTensor(Tensor):
     def _replace(self, **fields: Any) -> LowBitWeightTensor:
         """Another one with some fields replaced; `dtype` and `requires_grad` (False unless given) count as fields."""
         own = {name: getattr(self, name) for name in ("packed", "scales", "zeros", "bits", "group_size", "in_features", "transposed")}
-        return type(self)(**({"dtype": self.dtype} | own | fields))
+        other = type(self)(**({"dtype": self.dtype} | own | fields))
+        if self._registered:
+            other._registered = True
+        return other
 
     # Reading it
+
+    @property
+    def _is_param(self) -> bool:
+        """Whether `isinstance(t, torch.nn.Parameter)`, so that `linear.weight = t` is taken: all but buffers are."""
+        return not (self._registered or getattr(self, "_is_buffer", False))
+
+    @_is_param.setter
+    def _is_param(self, value: bool) -> None:
+        self._is_buffer, self._registered = False, not value
 
     @property
     def format(self) -> Format:
@@ -198,6 +212,8 @@ class LowBitWeightTensor(Tensor):
         return rebuild, (FORMAT_VERSION, *inner, self.bits, self.group_size, tuple(self.shape), self.dtype, self.requires_grad)
 
     def __tensor_flatten__(self) -> tuple[list[str], tuple[Any, ...]]:
+        if (self.scales.requires_grad or self.zeros.requires_grad) and torch.is_grad_enabled():
+            warnings.warn(UNTRAINED, stacklevel=2)
         return list(INNER), (self.bits, self.group_size, self.in_features, self.dtype, self.transposed, self.requires_grad)
 
     @classmethod
@@ -233,14 +249,9 @@ class LowBitWeightTensor(Tensor):
 
 
 INNER = ("packed", "scales", "zeros")
-
-
-def check_parameters(where: str, scales: Tensor, zeros: Tensor) -> None:
-    """Raises ValueError for parameters that are not finite."""
-    for name, parameter in (("scales", scales), ("zeros", zeros)):
-        if not parameter.is_meta and not parameter.isfinite().all():
-            place = parameter.isfinite().logical_not().nonzero()[0].tolist()
-            raise ValueError(f"{where}: expected finite {name}, got {parameter[tuple(place)].item()} at {place}")
+UNTRAINED = (
+    "lowbit_tensor: scales and zeros that require a gradient get none under torch.compile and torch.export; train them in eager mode"
+)
 
 
 def rebuild(
@@ -257,7 +268,11 @@ def rebuild(
     """What a pickle calls. Raises TypeError or ValueError for parts that do not make a weight of `shape`, before any op reads them."""
     if version != FORMAT_VERSION:
         raise ValueError(f"LowBitWeightTensor: expected format version {FORMAT_VERSION}, got {version!r}")
-    if not all(type(t) in (Tensor, torch.nn.Parameter) for t in (packed, scales, zeros)) or type(shape) is not tuple or not shape:
+    if (
+        not all(type(t) in (Tensor, torch.nn.Parameter, FakeTensor) for t in (packed, scales, zeros))
+        or type(shape) is not tuple
+        or not shape
+    ):
         raise TypeError("LowBitWeightTensor: expected three plain tensors and a shape")
     fmt = Format(bits, group_size, shape[-1])
     if group_size == -1 or tuple(packed.shape) != (*shape[:-1], fmt.row_bytes):

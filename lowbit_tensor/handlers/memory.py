@@ -8,9 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import packing
 from ..tensor import DTYPES, INNER, LowBitWeightTensor
 from .table import function, operator
-from .views import map_inner, rewrap
+from .views import lead_dim, map_inner, rewrap, stored_dim
+
+FORMAT = "bits group_size in_features transposed"
 
 
 @operator("copy", "clone")
@@ -46,16 +49,43 @@ def index_select(op: Any, w: LowBitWeightTensor, dim: int, indices: Tensor) -> L
 @operator("copy", "cat")
 def cat(op: Any, tensors: Sequence[Tensor], dim: int = 0) -> LowBitWeightTensor:
     first = next(t for t in tensors if isinstance(t, LowBitWeightTensor))
-    parts = [t for t in tensors if isinstance(t, LowBitWeightTensor) and same_format(t, first) and t.dtype == first.dtype]
-    alike = len(parts) == len(tensors) and len({t.scales.dtype for t in parts}) == 1
-    if not alike or first.transposed or dim % first.dim() == first.dim() - 1:
-        raise NotImplementedError("cat: expected LowBitWeightTensors of one format, joined along rows; use w.dequantize()")
-    return rewrap(first, **{name: torch.cat([getattr(t, name) for t in parts], dim % first.dim()) for name in INNER})
+    stored = stored_dim(first, dim)
+    if stored == first.packed.dim() - 1:
+        return _join_columns(_alike("cat", tensors, first, "bits group_size transposed"))
+    parts = _alike("cat", tensors, first)
+    return rewrap(first, **{name: torch.cat([getattr(t, name) for t in parts], stored) for name in INNER})
 
 
-def same_format(w: LowBitWeightTensor, other: LowBitWeightTensor) -> bool:
+@operator("copy", "stack")
+def stack(op: Any, tensors: Sequence[Tensor], dim: int = 0) -> LowBitWeightTensor:
+    first = next(t for t in tensors if isinstance(t, LowBitWeightTensor))
+    parts, new = _alike("stack", tensors, first), lead_dim(op, first, dim, first.dim() + 1)
+    return rewrap(first, **{name: torch.stack([getattr(t, name) for t in parts], new) for name in INNER})
+
+
+def _alike(name: str, tensors: Sequence[Tensor], first: LowBitWeightTensor, fields: str = FORMAT) -> list[LowBitWeightTensor]:
+    """`tensors`, all low-bit and of one format. Raises NotImplementedError otherwise."""
+    parts = [t for t in tensors if isinstance(t, LowBitWeightTensor) and same_format(t, first, fields) and t.dtype == first.dtype]
+    if len(parts) != len(tensors) or len({t.scales.dtype for t in parts}) != 1:
+        raise NotImplementedError(f"{name}: expected LowBitWeightTensors of one format and dtype; use w.dequantize()")
+    return parts
+
+
+def _join_columns(parts: list[LowBitWeightTensor]) -> LowBitWeightTensor:
+    first = parts[0]
+    if any(t.in_features % t.group_size for t in parts[:-1]):
+        raise ValueError(
+            f"cat: expected all parts but the last to be whole groups of {first.group_size} columns, "
+            f"got {[t.in_features for t in parts]}; use w.dequantize()"
+        )
+    codes = torch.cat([packing.unpack(t.packed, t.bits, t.in_features) for t in parts], -1)
+    scales, zeros = (torch.cat([getattr(t, name) for t in parts], -1) for name in ("scales", "zeros"))
+    return rewrap(first, packed=packing.pack_unchecked(codes, first.bits), scales=scales, zeros=zeros, in_features=codes.shape[-1])
+
+
+def same_format(w: LowBitWeightTensor, other: LowBitWeightTensor, fields: str = FORMAT) -> bool:
     """Whether both have the same bits, groups, row length and orientation; their dtypes may differ."""
-    return all(getattr(w, f) == getattr(other, f) for f in ("bits", "group_size", "in_features", "transposed"))
+    return all(getattr(w, f) == getattr(other, f) for f in fields.split())
 
 
 @operator("copy", "_pin_memory")
@@ -114,7 +144,7 @@ def write(target: LowBitWeightTensor, source: Tensor) -> None:
         holds = torch.promote_types(source.scales.dtype, target.scales.dtype) == target.scales.dtype
         if holds and source.shape == target.shape and same_format(source, target):
             for name in INNER:
-                getattr(target, name).data.copy_(getattr(source, name))
+                _overwrite(getattr(target, name), getattr(source, name))
             return
         source = source.dequantize(torch.float32)
     values = source.detach().to(target.device).expand(target.shape)
@@ -122,7 +152,13 @@ def write(target: LowBitWeightTensor, source: Tensor) -> None:
     values = values if values.is_floating_point() else values.float()
     parts = torch.ops.lowbit.quantize(values, target.bits, target.group_size, "minmax", target.scales.dtype, False, False)
     for name, part in zip(INNER, parts, strict=True):
-        getattr(target, name).data.copy_(part)
+        _overwrite(getattr(target, name), part)
+
+
+def _overwrite(inner: Tensor, value: Tensor) -> None:
+    """Counts as a change: a backward pass that still needs the old bytes raises, as for any tensor."""
+    with torch.no_grad():
+        inner.copy_(value)
 
 
 @function(Tensor.__setitem__)
@@ -140,7 +176,7 @@ def set_item(target: Tensor, index: Any, value: Any) -> None:
         write(rows, value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float32))
 
 
-@function(Tensor.apply_, Tensor.map_, Tensor.__dlpack__, torch._C._to_dlpack)
+@function(Tensor.apply_, Tensor.map_, Tensor.__dlpack__, torch._C._to_dlpack, Tensor.numpy, Tensor.__array__, Tensor.tolist)
 def no_memory(*args: Any, **kwargs: Any) -> None:
     raise NotImplementedError("a LowBitWeightTensor has no memory of floats that this could reach: use w.dequantize()")
 

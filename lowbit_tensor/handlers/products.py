@@ -1,7 +1,8 @@
-"""Products: `lowbit::linear`, `lowbit::matmul` and `lowbit::embedding`, whichever side the weight stands on."""
+"""Products: `lowbit::linear` and `lowbit::matmul`, whichever side the weight stands on."""
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -14,6 +15,11 @@ from torch.compiler import is_compiling
 from ..ops.checks import ACTIVATIONS
 from ..tensor import LowBitWeightTensor
 from .table import function, operator
+
+UNSAVED = (
+    "lowbit_tensor: torch.jit.save cannot write a traced module that holds a LowBitWeightTensor, and ends the process: "
+    "save torch.jit.freeze(traced), or use torch.export"
+)
 
 
 @function(F.linear)
@@ -34,18 +40,37 @@ def aten_linear(op: Any, input: Tensor, weight: Tensor, bias: Tensor | None = No
     return linear(input, weight, bias)
 
 
-@function(torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm, torch.mv, Tensor.mv, torch.bmm, Tensor.bmm)
-def matmul(*operands: Tensor, **named: Any) -> Tensor:
-    operands = (*operands, *(named.pop(name) for name in ("self", "input", "other", "mat2", "vec") if name in named))
-    if named or len(operands) != 2:
-        raise NotImplementedError(
-            f"matmul: expected two operands, got {len(operands)} and {', '.join(named) or 'no more'}; use w.dequantize()"
-        )
-    return product(*operands)
+def _register(name: str, *dims: int) -> None:
+    """Registers a product of two operands; `dims` are the dimensions they must have, any where there are none."""
+    names = ("self", "input", "other", "mat2", "vec")
+
+    def strict(a: Tensor, b: Tensor) -> Tensor:
+        if dims and (a.dim(), b.dim()) != dims:
+            raise ValueError(f"{name}: expected operands of {dims[0]} and {dims[1]} dimensions, got {list(a.shape)} and {list(b.shape)}")
+        return product(a, b)
+
+    @function(getattr(torch, name), getattr(Tensor, name))
+    def call(*operands: Tensor, **named: Any) -> Tensor:
+        operands = (*operands, *(named.pop(name) for name in names if name in named))
+        if named or len(operands) != 2:
+            raise NotImplementedError(
+                f"{name}: expected two operands, got {len(operands)} and {', '.join(named) or 'no more'}; use w.dequantize()"
+            )
+        return strict(*operands)
+
+    @operator("product", name)
+    def aten(op: Any, a: Tensor, b: Tensor) -> Tensor:
+        return strict(a, b)
 
 
-@operator("product", "matmul", "mm", "mv", "bmm")
-def aten_matmul(op: Any, a: Tensor, b: Tensor) -> Tensor:
+_register("matmul")
+_register("mm", 2, 2)
+_register("mv", 2, 1)
+_register("bmm", 3, 3)
+
+
+@function(Tensor.__matmul__)
+def infix(a: Tensor, b: Tensor) -> Tensor:
     return product(a, b)
 
 
@@ -58,6 +83,10 @@ def rmatmul(b: Tensor, a: Tensor) -> Tensor:
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1, out: None = None) -> Tensor:
     if out is not None:
         raise NotImplementedError("addmm: expected no out with a LowBitWeightTensor; use w.dequantize()")
+    if not isinstance(mat1, LowBitWeightTensor) and not isinstance(mat2, LowBitWeightTensor):
+        return torch.addmm(_plain(input), mat1, mat2, beta=beta, alpha=alpha)
+    if mat1.dim() != 2 or mat2.dim() != 2:
+        raise ValueError(f"addmm: expected matrices, got {list(mat1.shape)} and {list(mat2.shape)}")
     input = _plain(input)
     if beta == 0:  # what input holds, NaN included, does not count
         return product(mat1, mat2) * alpha if alpha != 1 else product(mat1, mat2)
@@ -71,37 +100,6 @@ def aten_addmm(op: Any, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: floa
     return addmm(input, mat1, mat2, beta=beta, alpha=alpha)
 
 
-@function(F.embedding)
-def embedding(
-    input: Tensor,
-    weight: Tensor,
-    padding_idx: int | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Tensor:
-    w = weight
-    if not isinstance(w, LowBitWeightTensor) or w.transposed or w.packed.dim() != 2:
-        raise NotImplementedError("embedding: expected a low-bit weight [N, K] that is not transposed; use w.dequantize()")
-    if max_norm is not None:
-        raise NotImplementedError("embedding: max_norm rewrites rows of the weight, which a low-bit weight does not do; use w.dequantize()")
-    rows = torch.ops.lowbit.embedding(input, w.packed, w.scales, w.zeros, w.bits, w.group_size, w.in_features, w.dtype)
-    if rows.requires_grad and (scale_grad_by_freq or sparse):
-        raise NotImplementedError("embedding: expected neither scale_grad_by_freq nor sparse where scales and zeros are trained")
-    return rows if padding_idx is None or not rows.requires_grad else _padded(rows, input, padding_idx % w.shape[0])
-
-
-def _padded(rows: Tensor, indices: Tensor, padding: int) -> Tensor:
-    """`rows` without the gradient of those at index `padding`."""
-    return torch.where((indices == padding)[..., None], rows.detach(), rows)
-
-
-@operator("embedding", "embedding")
-def aten_embedding(op: Any, weight: Tensor, indices: Tensor, *gradient_options: Any) -> Tensor:
-    return embedding(indices, weight)
-
-
 def product(a: Tensor, b: Tensor) -> Tensor:
     """`torch.matmul(a, b)` where at least one is low-bit; differentiable in the other, and in the low-bit one's scales and zeros."""
     if not isinstance(b, LowBitWeightTensor):
@@ -112,7 +110,8 @@ def product(a: Tensor, b: Tensor) -> Tensor:
         return product(b.mT, a.mT).mT
     a = _plain(a)
     if b.packed.dim() == 3 and a.dim() == 3 and a.shape[0] == b.packed.shape[0]:
-        return _batched(a, b)
+        repeated = b.packed.stride(0) == b.scales.stride(0) == 0  # one matrix, expanded
+        return product(a, b.select(0, 0)) if repeated else _batched(a, b)
     if b.packed.dim() != 2:
         return torch.matmul(a, b.dequantize(a.dtype))
     _check("matmul", a, b, b.shape[0])
@@ -158,6 +157,8 @@ def _plain(t: Any) -> Any:
 
 def _check(name: str, x: Tensor, w: LowBitWeightTensor, size: int) -> None:
     """Raises TypeError and ValueError in the terms of the call; the op itself sees neither the weight's dtype nor its exact row length."""
+    if torch._C._is_tracing():
+        warnings.warn(UNSAVED, stacklevel=2)
     if x.dtype not in ACTIVATIONS:
         raise TypeError(f"{name}: expected x of float32, bfloat16 or float16, got x of {x.dtype} with a weight of {w.dtype}")
     if x.dim() == 0 or x.shape[-1] != size:

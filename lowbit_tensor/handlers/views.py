@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,7 +30,10 @@ def map_inner(w: LowBitWeightTensor, change: Cut, **fields: Any) -> LowBitWeight
 
 @operator("view", "detach", "alias")
 def detach(op: Any, w: LowBitWeightTensor) -> LowBitWeightTensor:
-    return map_inner(w, Tensor.detach)
+    """Keeps what others have put on it: `Module.to` takes the converted weight through here."""
+    other = map_inner(w, Tensor.detach)
+    other.__dict__.update({name: value for name, value in w.__dict__.items() if name not in other.__dict__})
+    return other
 
 
 @operator("view", "t")
@@ -58,7 +62,7 @@ def permute(op: Any, w: LowBitWeightTensor, dims: Sequence[int]) -> LowBitWeight
 def slice_(
     op: Any, w: LowBitWeightTensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> LowBitWeightTensor:
-    stored = _stored_dim(w, dim)
+    stored = stored_dim(w, dim)
     start, end, step = slice(start, end, step).indices(w.shape[dim])
     if stored != w.packed.dim() - 1:
         return map_inner(w, lambda t: torch.ops.aten.slice(t, stored, start, end, step))
@@ -83,7 +87,7 @@ def columns(w: LowBitWeightTensor, start: int, end: int, step: int = 1) -> LowBi
 
 @operator("view", "select")
 def select(op: Any, w: LowBitWeightTensor, dim: int, index: int) -> LowBitWeightTensor:
-    stored = _stored_dim(w, dim)
+    stored = stored_dim(w, dim)
     if stored == w.packed.dim() - 1 or (w.transposed and stored == w.packed.dim() - 2):
         raise NotImplementedError(f"{op}: expected a row of a LowBitWeightTensor, got a column; use w.dequantize()")
     return map_inner(w, lambda t: t.select(stored, index))
@@ -107,29 +111,57 @@ def unbind(op: Any, w: LowBitWeightTensor, dim: int = 0) -> list[LowBitWeightTen
 
 @operator("view", "view", "_unsafe_view")
 def view(op: Any, w: LowBitWeightTensor, shape: Any) -> LowBitWeightTensor:
-    lead = list(shape[:-1]) if op is not torch.ops.aten.view.dtype and not w.transposed and len(shape) else None
-    if lead is not None and -1 in lead:
-        known = -torch.Size(lead).numel()
-        lead[lead.index(-1)] = w.packed.shape[:-1].numel() // max(known, 1)
-    if lead is None or shape[-1] not in (w.in_features, -1) or torch.Size(lead).numel() != w.packed.shape[:-1].numel():
-        raise NotImplementedError(f"{op}: expected a shape [..., {w.in_features}] that keeps the rows, got {shape}; use w.dequantize()")
-    return map_inner(w, lambda t: t.view(*lead, t.shape[-1]))
+    """Other leading dimensions over the same rows; other rows too, where all of them are whole groups and whole bytes."""
+    if op is torch.ops.aten.view.dtype or not len(shape):
+        raise NotImplementedError(f"{op}: expected a shape [..., {w.in_features}], got {shape}; use w.dequantize()")
+    shape = _sizes(w, shape)
+    if w.transposed and shape[-2:] == list(w.shape[-2:]):
+        return map_inner(w, lambda t: t.view(*shape[:-2], *t.shape[-2:]))
+    if w.transposed:
+        raise NotImplementedError(f"{op}: expected a LowBitWeightTensor that is not transposed, got a view to {shape}; use w.dequantize()")
+    fmt = Format(w.bits, w.group_size, shape[-1])
+    if shape[-1] != w.in_features and not (fmt.is_whole and w.format.is_whole):
+        raise NotImplementedError(
+            f"{op}: expected rows of {w.in_features}, or of whole groups of {w.group_size} and whole bytes, got {shape}; use w.dequantize()"
+        )
+    lasts = dict(zip(INNER, (fmt.row_bytes, fmt.groups, fmt.groups), strict=True))
+    return rewrap(w, **{name: getattr(w, name).view(*shape[:-1], last) for name, last in lasts.items()}, in_features=shape[-1])
+
+
+def _sizes(w: LowBitWeightTensor, shape: Sequence[int]) -> list[int]:
+    """`shape` with its -1 worked out. Raises ValueError where it does not hold as many weights as `w`."""
+    sizes = list(shape)
+    if sizes.count(-1) == 1:
+        sizes[sizes.index(-1)] = w.numel() // max(-math.prod(sizes), 1)
+    if min(sizes) < 0 or math.prod(sizes) != w.numel():
+        raise ValueError(f"view: expected a shape of {w.numel()} weights, got {list(shape)}")
+    return sizes
+
+
+@operator("view", "expand")
+def expand(op: Any, w: LowBitWeightTensor, size: Sequence[int], *, implicit: bool = False) -> LowBitWeightTensor:
+    sizes = list(size)
+    if w.transposed:
+        sizes[-2:] = sizes[:-3:-1]
+    if sizes[-1] not in (-1, w.in_features):
+        raise NotImplementedError(f"{op}: expected rows of {w.in_features} that stay as they are, got {list(size)}; use w.dequantize()")
+    return map_inner(w, lambda t: t.expand(*sizes[:-1], -1))
 
 
 @operator("view", "unsqueeze")
 def unsqueeze(op: Any, w: LowBitWeightTensor, dim: int) -> LowBitWeightTensor:
-    stored = _lead_dim(op, w, dim, w.dim() + 1)
+    stored = lead_dim(op, w, dim, w.dim() + 1)
     return map_inner(w, lambda t: t.unsqueeze(stored))
 
 
 @operator("view", "squeeze")
 def squeeze(op: Any, w: LowBitWeightTensor, dim: Any = ()) -> LowBitWeightTensor:
     dims = [dim] if isinstance(dim, int) else list(dim) or list(range(w.dim()))
-    gone = [_lead_dim(op, w, d, w.dim()) for d in dims if w.shape[d] == 1]
+    gone = [lead_dim(op, w, d, w.dim()) for d in dims if w.shape[d] == 1]
     return map_inner(w, lambda t: t.squeeze(gone)) if gone else rewrap(w)
 
 
-def _lead_dim(op: Any, w: LowBitWeightTensor, dim: int, dims: int) -> int:
+def lead_dim(op: Any, w: LowBitWeightTensor, dim: int, dims: int) -> int:
     """A leading dimension, which can come and go: the last two are the rows and their columns."""
     if dim % dims > dims - 3:
         raise NotImplementedError(f"{op}: expected a leading dimension of a LowBitWeightTensor, got {dim}; use w.dequantize()")
@@ -142,7 +174,7 @@ def _dim(w: LowBitWeightTensor, dim: int) -> int:
     return dim % w.dim()
 
 
-def _stored_dim(w: LowBitWeightTensor, dim: int) -> int:
+def stored_dim(w: LowBitWeightTensor, dim: int) -> int:
     """The dimension of the inner tensors that `dim` of the logical shape is."""
     dim = _dim(w, dim)
     return {w.dim() - 1: w.dim() - 2, w.dim() - 2: w.dim() - 1}.get(dim, dim) if w.transposed else dim

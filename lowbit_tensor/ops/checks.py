@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..format import check_bits, check_group_size, group_count, row_bytes
+from ..packing import has_values
 
 ACTIVATIONS = (torch.float32, torch.bfloat16, torch.float16)
 PARAMETERS = (torch.float16, torch.bfloat16, torch.float32)
@@ -39,6 +40,14 @@ def check_weight(op: str, packed: Tensor, scales: Tensor, zeros: Tensor, bits: i
             f"{op}: expected packed [..., {row_bytes(length, bits)}], scales and zeros {list(parameters)} for {length} columns, "
             f"got {list(packed.shape)}, {list(scales.shape)}, {list(zeros.shape)}; {bits} bits, group {group_size}"
         )
+
+
+def check_parameters(where: str, scales: Tensor, zeros: Tensor) -> None:
+    """Raises ValueError for parameters that are not finite."""
+    for name, parameter in (("scales", scales), ("zeros", zeros)):
+        if has_values(parameter) and not parameter.isfinite().all():
+            place = parameter.isfinite().logical_not().nonzero()[0].tolist()
+            raise ValueError(f"{where}: expected finite {name}, got {parameter[tuple(place)].item()} at {place}")
 
 
 def check_devices(op: str, first: Tensor, *others: Tensor | None) -> None:

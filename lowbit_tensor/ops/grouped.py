@@ -132,6 +132,7 @@ register(
     setup_context=_setup,
     backward=_linear_backward,
     autocast=True,
+    product=True,
 )
 register(
     "grouped_matmul",
@@ -141,4 +142,5 @@ register(
     setup_context=_setup,
     backward=_matmul_backward,
     autocast=True,
+    product=True,
 )

@@ -68,5 +68,6 @@ register(
     setup_context=_setup,
     backward=_backward,
     autocast=True,
+    product=True,
     batches=True,
 )

@@ -5,11 +5,13 @@ The reference serves every device through CompositeExplicitAutograd; a backend r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 LIBRARY = torch.library.Library("lowbit", "DEF")
 AUTOCAST = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA", "mps": "AutocastMPS"}
@@ -25,9 +27,11 @@ def register(
     backward: Callable[..., Any] | None = None,
     autocast: bool = False,
     batches: bool = False,
+    product: bool = False,
 ) -> None:
     """Defines `lowbit::name`; with `autocast` its first argument is cast to autocast's dtype where that is on.
 
+    `product`: each output is a sum over the last dimension of `x`, which is what `torch.utils.flop_counter` counts.
     `batches`: the first argument may have any leading dimensions, so `torch.func.vmap` over it alone is one call.
     """
     LIBRARY.define(name + arguments, tags=(torch.Tag.pt2_compliant_tag,))
@@ -37,9 +41,15 @@ def register(
         torch.library.register_autograd(f"lowbit::{name}", backward, setup_context=setup_context, lib=LIBRARY)
     if batches:
         torch.library.register_vmap(f"lowbit::{name}", _vmap(name), lib=LIBRARY)
+    if product:
+        register_flop_formula(getattr(torch.ops.lowbit, name))(_flops)
     if autocast:
         for device, key in AUTOCAST.items():
             LIBRARY.impl(name, _autocast(name, device), key)
+
+
+def _flops(x_shape: Sequence[int], *shapes: Any, out_shape: Sequence[int], **_: Any) -> int:
+    return 2 * math.prod(x_shape) * out_shape[-1]
 
 
 def _vmap(name: str) -> Callable[..., tuple[Tensor, int]]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..format import Format
-from ..packing import pack_unchecked
+from ..packing import has_values, pack_unchecked
 from . import auto, hqq, lsq, minmax
 from .scheme import Scheme, nearest_codes
 
@@ -176,7 +176,7 @@ def rounded(scale: Tensor, zero: Tensor, dtype: torch.dtype, scheme: Scheme) -> 
 
 def _rounded(parameter: Tensor, dtype: torch.dtype) -> Tensor:
     rounded = parameter.to(dtype)
-    if not rounded.is_meta and not rounded.isfinite().all():
+    if has_values(rounded) and not rounded.isfinite().all():
         raise ValueError(
             f"scale_dtype: {dtype} holds values up to {torch.finfo(dtype).max:g}, the weights need {parameter.abs().max().item():g}; "
             "expected torch.float32, or None to choose"
