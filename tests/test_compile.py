@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -142,9 +143,14 @@ def test_export_with_dynamic_shapes_runs_elsewhere(model: Net, strict: bool, tmp
 
 
 def test_trace_bakes_in_no_result(model: Net) -> None:
-    traced = torch.jit.trace(model, torch.tensor([[1, 2, 3]]))
+    """`torch.jit.save` asks no subclass and ends the process; a frozen module holds plain tensors, and the warning says so."""
+    with pytest.warns(UserWarning, match=r"save torch\.jit\.freeze\(traced\)"):
+        traced = torch.jit.trace(model, torch.tensor([[1, 2, 3]]))
     ids = torch.tensor([[7, 8, 9]])
     torch.testing.assert_close(traced(ids), model(ids), rtol=1e-5, atol=1e-5)
+    torch.jit.save(torch.jit.freeze(traced), file := io.BytesIO())
+    file.seek(0)
+    torch.testing.assert_close(torch.jit.load(file)(ids), model(ids), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.full)])
@@ -179,3 +185,23 @@ def test_export(strict: bool) -> None:
     program = torch.export.export(linear, (x,), strict=strict).run_decompositions()
     assert torch.ops.lowbit.linear.default in [node.target for node in program.graph.nodes]
     torch.testing.assert_close(program.module()(x), linear(x))
+
+
+def test_a_compiled_function_may_write_to_a_weight() -> None:
+    def double(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        w.mul_(2)
+        return x @ w.t()
+
+    w, x = make(8, k=64), torch.randn(3, 64)
+    twin = w.clone()
+    with torch.no_grad():
+        expected = double(twin, x)
+        torch.testing.assert_close(torch.compile(double, backend="aot_eager", fullgraph=True)(w, x), expected)
+    assert torch.equal(w.codes(), twin.codes()) and torch.equal(w.scales, twin.scales)
+
+
+def test_training_scales_in_a_compiled_model_warns(model: Net) -> None:
+    """They would get no gradient, and not a word about it."""
+    lb.trainable_parameters(model)
+    with pytest.warns(UserWarning, match="get none under torch.compile"):
+        torch.compile(model, backend="aot_eager", fullgraph=True)(torch.tensor([[1, 2, 3]]))

@@ -95,6 +95,54 @@ def test_registered_buffers_stay_buffers() -> None:
     assert torch.equal(twin.table.codes(), module.table.codes()) and not list(twin.parameters())
 
 
+def test_buffers_stay_buffers_whatever_is_made_of_them() -> None:
+    module = nn.Module()
+    module.register_buffer("table", make(), persistent=False)
+    module.kept = nn.Buffer(make())
+    module.table = module.table.half()
+    module.kept = module.kept.detach().clone()
+    assert module.kept.dtype == torch.float32 and module.table.dtype == torch.float16
+    assert list(module._buffers) == ["table", "kept"] and list(module.state_dict()) == ["kept"] and not list(module.parameters())
+    for assign in (False, True):
+        module.load_state_dict({name: t.clone() for name, t in module.state_dict().items()}, assign=assign)
+        assert list(module._buffers) == ["table", "kept"] and not list(module.parameters())
+    module.kept = nn.Parameter(module.kept, requires_grad=False)
+    assert list(module._parameters) == ["kept"] and isinstance(module.kept, nn.Parameter)
+
+
+@pytest.mark.parametrize("swap", [False, True], ids=["no-swap", "swap"])
+def test_attributes_of_others_stay(swap: bool) -> None:
+    """Servers put a loader and the sharded dimension on a parameter."""
+    linear = layer()
+    linear.weight.output_dim, linear.weight.weight_loader = 0, print
+    with future(swap, False):
+        linear.half().to("meta")
+        linear.to_empty(device="cpu")
+    assert linear.weight.output_dim == 0 and linear.weight.weight_loader is print and linear.weight.dtype == torch.float16
+
+
+def test_a_change_is_seen_by_a_backward_that_needs_the_old_bytes() -> None:
+    w, x = make(), torch.randn(3, 64, requires_grad=True)
+    y = nn.functional.linear(x, w)
+    with torch.no_grad():
+        w.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_pinning_and_moves_are_those_of_a_plain_tensor() -> None:
+    """Without an accelerator both refuse to pin, in the same words."""
+    w, messages = make(), []
+    for t in (w, torch.ones(2)):
+        assert not t.is_pinned()
+        with pytest.raises(RuntimeError) as error:
+            t.pin_memory()
+        messages.append(str(error.value))
+    assert messages[0] == messages[1]
+    moved = w.to("cpu", torch.bfloat16, non_blocking=True, copy=True)
+    assert torch.equal(moved.codes(), w.codes()) and moved.dtype == torch.bfloat16 and w.to("cpu", non_blocking=True) is w
+
+
 def test_functional_call() -> None:
     linear, weight, x = layer(), make(6), torch.randn(3, 64)
     result = functional_call(linear, {"weight": weight}, (x,))

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
+from torch.compiler import is_compiling
 
 from .. import packing
 from ..tensor import DTYPES, INNER, LowBitWeightTensor
@@ -156,9 +158,11 @@ def write(target: LowBitWeightTensor, source: Tensor) -> None:
 
 
 def _overwrite(inner: Tensor, value: Tensor) -> None:
-    """Counts as a change: a backward pass that still needs the old bytes raises, as for any tensor."""
+    """Counts as a change, which it would not by itself below autograd: a backward pass that still needs the old bytes raises."""
     with torch.no_grad():
         inner.copy_(value)
+    if not inner.is_inference() and not is_compiling():
+        increment_version(inner)
 
 
 @function(Tensor.__setitem__)
