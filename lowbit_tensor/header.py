@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +25,13 @@ class Entry:
     dtype: torch.dtype
 
 
-def parse(text: str, where: str) -> tuple[dict[str, Entry], dict[str, str]]:
-    """({name: entry}, {alias: name}) of the JSON under the key `lowbit`. Raises ValueError naming `where` and the tensor."""
+def parse(text: str, where: str, keys: Collection[str]) -> tuple[dict[str, Entry], dict[str, str]]:
+    """({name: entry}, {alias: name}) of the JSON under the key `lowbit` of a file that holds `keys`.
+
+    Raises ValueError naming `where` and the tensor, and for more text than the tensors can need: parsed JSON takes many times its bytes.
+    """
+    if len(text) > (limit := 2**20 + sum(200 + 2 * len(key) for key in keys)):
+        raise ValueError(f"{where}: expected at most {limit} characters under {KEY!r} for {len(keys)} tensors, got {len(text)}")
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:

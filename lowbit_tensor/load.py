@@ -18,6 +18,7 @@ from .ops.checks import check_parameters
 from .tensor import INNER, LowBitWeightTensor, rebuild
 
 QUANT_METHOD = "lowbit"
+JSON_LIMIT = 2**25  # three times the largest index of shards in public
 
 
 def load_file(path: str | os.PathLike[str], *, mmap: bool = True, device: str | torch.device = "cpu") -> dict[str, Tensor]:
@@ -85,7 +86,9 @@ def shards_of(index: Path) -> tuple[list[Path], set[str]]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file. Raises ValueError naming the file."""
+    """A JSON object from a file. Raises ValueError naming the file; also for its size, since parsed JSON takes many times its bytes."""
+    if (size := path.stat().st_size) > JSON_LIMIT:
+        raise ValueError(f"{path.name}: expected JSON of at most {JSON_LIMIT} bytes, got {size}")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -134,7 +137,7 @@ def _read(file: Path, mmap: bool, device: str | torch.device) -> tuple[dict[str,
     try:
         with safe_open(file, framework="pt", device=str(device)) as opened:
             metadata = opened.metadata() or {}
-            entries, aliases = parse(metadata[KEY], file.name) if KEY in metadata else ({}, {})
+            entries, aliases = parse(metadata[KEY], file.name, opened.keys()) if KEY in metadata else ({}, {})
             tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118  (no mapping)
     except SafetensorError as error:
         raise ValueError(f"{file.name}: expected a safetensors file: {error}") from None

@@ -99,7 +99,7 @@ def test_sizes_of_the_format() -> None:
 
 def test_file_keys(tmp_path: Path) -> None:
     example = json.loads(re.search(r"```json\n(.*?)```", FORMAT, re.S)[1])
-    entries, aliases = header.parse(json.dumps(example), "docs")
+    entries, aliases = header.parse(json.dumps(example), "docs", [])
     (name, entry), (alias, first) = next(iter(entries.items())), next(iter(aliases.items()))
     w = lb.LowBitWeightTensor.from_float(torch.randn(entry.shape), entry.format.bits, entry.format.group_size)
     embedding = torch.randn(5, 4)

@@ -71,7 +71,7 @@ def _check(name: str, weight: Tensor, max_norm: float | None) -> None:
     if not isinstance(w, LowBitWeightTensor) or w.transposed or w.packed.dim() != 2:
         raise NotImplementedError(f"{name}: expected a low-bit weight [N, K] that is not transposed; use w.dequantize()")
     if max_norm is not None:
-        raise NotImplementedError(f"{name}: max_norm rewrites rows of the weight, which a low-bit weight does not do; use w.dequantize()")
+        raise NotImplementedError(f"{name}: expected no max_norm, which rewrites rows of the weight; use w.dequantize()")
 
 
 def _rows(indices: Tensor, weight: Tensor) -> Tensor:
