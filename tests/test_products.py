@@ -89,6 +89,7 @@ DENSE = {
 
 @pytest.mark.parametrize("name", DENSE)
 def test_products_on_the_dequantized_weight(name: str) -> None:
+    """Case 117."""
     w, x = make(), torch.randn(3, 100, requires_grad=True)
     result = DENSE[name](x, w)
     torch.testing.assert_close(result, x @ w.dequantize().t(), rtol=1e-5, atol=1e-4)
@@ -120,6 +121,7 @@ def test_functional_transforms(name: str, product: str) -> None:
 
 
 def test_batched_products_of_3d_weights() -> None:
+    """Case 117."""
     w = lb.LowBitWeightTensor.from_float(torch.randn(4, 33, 100), 4)
     x, y = torch.randn(4, 5, 100), torch.randn(4, 5, 33)
     torch.testing.assert_close(torch.bmm(x, w.mT), torch.bmm(x, w.dequantize().mT), rtol=1e-5, atol=1e-4)
@@ -145,6 +147,7 @@ def test_activations_of_other_dtypes_are_refused(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("x_dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("w_dtype", FLOATS, ids=str)
 def test_activations_and_weights_of_different_dtypes(x_dtype: torch.dtype, w_dtype: torch.dtype) -> None:
+    """Case 49: the output is of the activations' dtype."""
     w, x = make(dtype=w_dtype), torch.randn(3, 100, dtype=x_dtype)
     assert F.linear(x, w).dtype == x_dtype
     within_bound(F.linear(x, w), x, w)

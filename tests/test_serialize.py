@@ -287,6 +287,7 @@ def test_a_tied_model_comes_back_tied(path):
 
 
 def test_shards_an_index_and_the_folder_give_the_tensors(tmp_path, path):
+    """Case 72."""
     tensors = mixed()
     written = save_file(tensors, path, max_shard_size=200)
     names = [f"model-{i:05d}-of-00003.safetensors" for i in (1, 2, 3)] + ["model.safetensors.index.json"]

@@ -120,12 +120,16 @@ def test_copy_between_formats(other: dict[str, int]) -> None:
 
 
 def test_deepcopy() -> None:
-    """Cases 105, 106."""
+    """Cases 105, 106: tied parts stay tied, requires_grad and a gradient of its own go along."""
     model = nn.ModuleList([nn.Linear(100, 33), nn.Linear(100, 33)])
     model[0].weight = model[1].weight = make()
     model[0].weight.requires_grad_()
-    twin = copy.deepcopy(model)
-    assert twin[0].weight is twin[1].weight and same(twin[0].weight, model[0].weight) and twin[0].weight.requires_grad
+    (model[0].weight * 2).sum().backward()
+    twin, alone = copy.deepcopy(model), copy.deepcopy(model[0].weight)
+    assert twin[0].weight is twin[1].weight and same(twin[0].weight, model[0].weight) and same(alone, model[0].weight)
+    for w in (twin[0].weight, alone):
+        assert w.requires_grad and torch.equal(w.grad, torch.full((33, 100), 2.0)) and w.grad is not model[0].weight.grad
+    assert not copy.deepcopy(make()).requires_grad and copy.deepcopy(make()).grad is None
     before = model[0].weight.dequantize()
     with torch.no_grad():
         twin[0].weight.zero_()
@@ -159,7 +163,7 @@ def test_load_in_another_process(tmp_path: Path) -> None:
 
 
 def test_send_to_another_process() -> None:
-    """A bare subclass dies here with a segmentation fault."""
+    """Case 105: a bare subclass dies here with a segmentation fault."""
     w = make()
     w.share_memory_()
     assert w.is_shared()
@@ -188,6 +192,7 @@ def test_casts_change_the_logical_dtype_alone(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int64, torch.uint8, torch.bool], ids=str)
 def test_casts_to_integers_are_refused(dtype: torch.dtype) -> None:
+    """Case 57."""
     with pytest.raises(TypeError, match="expected float16"):
         make().to(dtype)
 
@@ -212,6 +217,10 @@ def test_inference_mode() -> None:
         assert torch.equal(w[3:9].dequantize(), w.dequantize()[3:9]) and torch.equal(x @ w.clone().mT, expected)
         made = make()
         assert F.linear(x, made).shape == (3, 33)
+        layer, twin = nn.Linear(100, 33), nn.Linear(100, 33)
+        layer.weight = w
+        twin.load_state_dict(layer.state_dict(), assign=True)
+        assert same(layer.state_dict()["weight"], w) and torch.equal(twin(x), layer(x)) and same(twin.half().float().weight, w)
     assert F.linear(x.clone().requires_grad_(), w).requires_grad
 
 
@@ -319,6 +328,6 @@ def test_safetensors_own_writer_names_ours(tmp_path: Path) -> None:
 
 
 def test_size_is_accounted() -> None:
-    """Case 124."""
+    """Case 124: the logical count of weights; the bytes of codes, scales and zeros."""
     w = make(4)
     assert w.numel() == 3300 and lb.packed_nbytes(w) == 33 * (50 + 2 * 2 * 2) and lb.packed_nbytes(torch.zeros(3)) == 12

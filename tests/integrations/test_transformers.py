@@ -42,8 +42,30 @@ def test_our_folders_give_the_same_logits(tmp_path: Path, tied: bool, embeddings
         assert torch.equal(model(ids).logits, again(ids).logits) and torch.equal(again(ids).logits, third(ids).logits)
     for name in ("model.safetensors", "config.json"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
-    assert not any(t.is_meta for t in [*again.parameters(), *again.buffers()])
+    tensors = [*again.parameters(), *again.buffers()]
+    parts = [getattr(t, name) for t in tensors if isinstance(t, lb.LowBitWeightTensor) for name in ("packed", "scales", "zeros")]
+    assert parts and not any(t.is_meta for t in [*tensors, *parts])
     assert (again.lm_head.weight is again.model.embed_tokens.weight) == tied
+
+
+@pytest.mark.parametrize("limit", ["5GB", "30KB"], ids=["single", "sharded"])
+def test_the_librarys_own_writer_names_ours(folder: Path, tmp_path: Path, limit: str) -> None:
+    """Case 72: no weights are written that would lack codes."""
+    model, _ = load_model(folder)
+    quantize_model(model, lb.LowBitConfig(4, 32))
+    with pytest.raises(RuntimeError, match=r"lowbit_tensor\.save_file writes it"):
+        model.save_pretrained(tmp_path / "q", max_shard_size=limit)
+    assert not list(tmp_path.glob("q/*.safetensors*"))
+
+
+def test_parameters_are_counted_as_they_look(folder: Path) -> None:
+    """Case 124: the library's count is that of the float model; our sum of bytes is that of the packed one."""
+    model, _ = load_model(folder)
+    count, size = model.num_parameters(), sum(map(lb.packed_nbytes, model.parameters()))
+    assert size == 4 * count == 4 * sum(p.numel() for p in model.parameters())
+    report = quantize_model(model, lb.LowBitConfig(4, 32, embeddings=True))
+    assert model.num_parameters() == count == sum(p.numel() for p in model.parameters())
+    assert report.nbytes == sum(map(lb.packed_nbytes, model.parameters())) < size / 5
 
 
 def test_memory_read_by_a_token(folder: Path) -> None:
