@@ -133,11 +133,16 @@ OUT = {
 
 @pytest.mark.parametrize("name", OUT)
 def test_products_into_a_slice(name: str) -> None:
-    """Cases 115 and 117: refused by name, and nothing is written."""
-    buffer = torch.full((3, 60), 7.0)
-    with pytest.raises(NotImplementedError, match=rf"{name}.*use w\.dequantize\(\)"):
-        OUT[name](torch.randn(3, 100), make(), buffer[:, 5:38])
-    assert (buffer == 7).all()
+    """Cases 115 and 117: the slice holds the product, nothing beside it is written."""
+    x, w = torch.randn(3, 100), make()
+    results = []
+    for weight in (w, w.dequantize()):
+        buffer = torch.full((3, 60), 7.0)
+        out = OUT[name](x, weight, buffer[:, 5:38])
+        assert out.data_ptr() == buffer[:, 5:].data_ptr()
+        results.append(buffer)
+    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-4)
+    assert (results[0][:, :5] == 7).all() and (results[0][:, 38:] == 7).all()
 
 
 # Zero points and bytes

@@ -50,13 +50,13 @@ def _register(name: str, *dims: int) -> None:
         return product(a, b)
 
     @function(getattr(torch, name), getattr(Tensor, name))
-    def call(*operands: Tensor, **named: Any) -> Tensor:
+    def call(*operands: Tensor, out: Tensor | None = None, **named: Any) -> Tensor:
         operands = (*operands, *(named.pop(name) for name in names if name in named))
         if named or len(operands) != 2:
             raise NotImplementedError(
                 f"{name}: expected two operands, got {len(operands)} and {', '.join(named) or 'no more'}; use w.dequantize()"
             )
-        return strict(*operands)
+        return _into(name, out, strict(*operands))
 
     @operator("product", name)
     def aten(op: Any, a: Tensor, b: Tensor) -> Tensor:
@@ -80,9 +80,9 @@ def rmatmul(b: Tensor, a: Tensor) -> Tensor:
 
 
 @function(torch.addmm, Tensor.addmm)
-def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1, out: None = None) -> Tensor:
+def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1, out: Tensor | None = None) -> Tensor:
     if out is not None:
-        raise NotImplementedError("addmm: expected no out with a LowBitWeightTensor; use w.dequantize()")
+        return _into("addmm", out, addmm(input, mat1, mat2, beta=beta, alpha=alpha))
     if not isinstance(mat1, LowBitWeightTensor) and not isinstance(mat2, LowBitWeightTensor):
         return torch.addmm(_plain(input), mat1, mat2, beta=beta, alpha=alpha)
     if mat1.dim() != 2 or mat2.dim() != 2:
@@ -120,6 +120,15 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     if b.transposed:
         return torch.ops.lowbit.linear(a, b.packed, b.scales, b.zeros, None, b.bits, b.group_size)
     return torch.ops.lowbit.matmul(a, b.packed, b.scales, b.zeros, b.bits, b.group_size, b.in_features)
+
+
+def _into(name: str, out: Tensor | None, result: Tensor) -> Tensor:
+    """`result`, or `out` with it written there. Raises ValueError for an `out` of another shape, which PyTorch would give other memory."""
+    if out is None:
+        return result
+    if isinstance(out, LowBitWeightTensor) or out.shape != result.shape:
+        raise ValueError(f"{name}: expected a plain out {list(result.shape)}, got {type(out).__name__} {list(out.shape)}")
+    return out.copy_(result.detach())
 
 
 def _batched(a: Tensor, b: LowBitWeightTensor) -> Tensor:
