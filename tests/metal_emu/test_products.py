@@ -1,0 +1,77 @@
+"""Two whole kernels, a matrix-vector product of packed codes and a tiled one with simdgroup_matrix, against float64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from metal_emu import compile_shader, counts
+
+KERNELS = Path(__file__).parent / "kernels"
+DTYPES = {"float": torch.float32, "half": torch.float16, "bfloat": torch.bfloat16}
+MODES = [(True, "forward"), (True, "shuffle"), (False, "forward"), (False, "reverse"), (False, "shuffle")]
+modes = pytest.mark.parametrize(("check", "order"), MODES, ids=[f"{'check' if c else 'fast'}-{o}" for c, o in MODES])
+dtypes = pytest.mark.parametrize("name", DTYPES)
+
+
+def compiled(name: str, check: bool, order: str, seed: int = 0):
+    return compile_shader((KERNELS / f"{name}.metal").read_text(), check=check, order=order, seed=seed)
+
+
+def matvec(library, name: str, n: int, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(the kernel's product, that in float64, the sum of the products' absolute values)"""
+    dtype, group = DTYPES[name], 64 if name == "bfloat" else 32
+    codes = torch.randint(0, 16, (n, k))
+    packed = (codes[:, 0::2] | codes[:, 1::2] << 4).to(torch.uint8)
+    scales, zeros = torch.randn(n, k // group).to(dtype), torch.randn(n, k // group).to(dtype)
+    w = scales.double().repeat_interleave(group, 1) * codes + zeros.double().repeat_interleave(group, 1)
+    x, y = torch.randn(3 * k).to(dtype)[k : 2 * k], torch.full((n,), float("nan"), dtype=dtype)
+    getattr(library, f"matvec_{name}_{group}")(x, packed, scales, zeros, y, n, k, threads=(n + 1) // 2 * 64, group_size=64)
+    return y, w @ x.double(), w.abs() @ x.double().abs()
+
+
+@modes
+@dtypes
+def test_a_matrix_vector_product(name: str, check: bool, order: str) -> None:
+    y, exact, size = matvec(compiled("matvec", check, order), name, 37, 192)
+    assert ((y.double() - exact).abs() <= torch.finfo(y.dtype).eps / 2 * exact.abs() + 2**-20 * size).all()
+
+
+@modes
+@dtypes
+def test_a_tiled_product_of_ragged_shapes(name: str, check: bool, order: str) -> None:
+    m, n, k, dtype = 37, 50, 27, DTYPES[name]
+    x, w, y = torch.randn(m, k).to(dtype), torch.randn(n, k).to(dtype), torch.full((m, n), float("nan"), dtype=dtype)
+    grid = ((n + 31) // 32 * 128, (m + 31) // 32)
+    getattr(compiled("matmul", check, order), f"matmul_{name}")(x, w, y, m, n, k, threads=grid, group_size=(128, 1))
+    exact, size = x.double() @ w.double().T, x.double().abs() @ w.double().abs().T
+    assert ((y.double() - exact).abs() <= torch.finfo(dtype).eps / 2 * exact.abs() + 2**-20 * size).all()
+
+
+def test_the_same_bits_in_every_order_and_mode() -> None:
+    results = []
+    for check, order in MODES:
+        for seed in (0, 1):
+            torch.manual_seed(0)
+            results.append(matvec(compiled("matvec", check, order, seed), "half", 37, 192)[0])
+    assert all(torch.equal(results[0], other) for other in results)
+
+
+def test_counts_of_a_launch() -> None:
+    n, k = 8, 192
+    matvec(compiled("matvec", True, "forward"), "half", n, k)
+    assert counts["device_bytes_stored"] == 2 * n
+    assert counts["simd_operations"] == n
+    assert counts["barriers"] == counts["matrix_operations"] == counts["threadgroup_memory"] == 0
+    # x in halves, a byte twice a pair (once a code), scales and zeros once a pair.
+    assert counts["device_bytes_loaded"] >= n * k * 2 + n * k // 2
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("order", ["reverse", "shuffle"])
+def test_a_layer_of_real_size(order: str) -> None:
+    y, exact, size = matvec(compiled("matvec", False, order), "half", 4096, 4096)
+    assert ((y.double() - exact).abs() <= 2**-11 * exact.abs() + 2**-18 * size).all()
