@@ -26,6 +26,7 @@ FLAGS = [
     *LANGUAGE,
     *MACHINE,
     *("-g1", "-gdwarf-4", "-fPIC"),
+    "-fno-optimize-sibling-calls",  # the runtime tells the line by its return address
     # As a GPU computes: no contraction of a * b + c, no wider bfloat, no double, and garbage in what is not initialised.
     *("-ffp-contract=off", "-fno-strict-aliasing", "-ftrivial-auto-var-init=pattern"),
     *("-Xclang", "-fbfloat16-excess-precision=none", "-Xclang", "-cl-ext=-cl_khr_fp64,-__opencl_c_fp64"),
@@ -33,10 +34,12 @@ FLAGS = [
     *("-Wimplicit-float-conversion", "-Wimplicit-int-float-conversion", "-Wpre-c++17-compat"),
     *("-Wno-unknown-pragmas", "-Wno-unused-value", "-Wno-gcc-compat", "-Wno-psabi", "-fno-color-diagnostics", "-ferror-limit=30"),
 ]
+# What a GPU would do silently. (Shifts are modulo the width, as in OpenCL.)
+UNDEFINED = ("array-bounds", "alignment", "integer-divide-by-zero")
 CHECK = [
     *("-O1", "-fno-vectorize", "-fno-slp-vectorize", "-fsanitize=thread"),
     *("-mllvm", "-tsan-instrument-func-entry-exit=0", "-mllvm", "-tsan-instrument-read-before-write=1"),
-    *(f for what in ("array-bounds", "alignment", "integer-divide-by-zero", "shift-exponent") for f in ("-Xclang", f"-fsanitize={what}")),
+    *(f for what in UNDEFINED for f in ("-Xclang", f"-fsanitize={what}", "-Xclang", f"-fsanitize-recover={what}")),
     *("-Xclang", "-fsanitize-minimal-runtime"),
 ]
 
@@ -59,13 +62,18 @@ def _ziglang() -> str | None:
     return str(Path(spec.origin).parent / "zig") if spec and spec.origin else None
 
 
+def _system_clang() -> str | None:
+    for name in (*(f"clang-{v}" for v in range(NEWEST_CLANG, OLDEST_CLANG - 1, -1)), "clang"):
+        if (path := shutil.which(name)) and _version([path]) >= OLDEST_CLANG:
+            return path
+    return None
+
+
 @cache
 def clang() -> list[str]:
     """The command of a clang new enough: of the system, else of the wheel ziglang."""
-    names = [f"clang-{v}" for v in range(NEWEST_CLANG, OLDEST_CLANG - 1, -1)] + ["clang"]
-    for name in names:
-        if (path := shutil.which(name)) and _version([path]) >= OLDEST_CLANG:
-            return [path]
+    if path := _system_clang():
+        return [path]
     if zig := _ziglang():
         return [zig, "clang"]
     raise Missing(INSTALL)
@@ -106,7 +114,8 @@ def digest(*parts: object) -> str:
 @cache
 def harness_digest() -> str:
     """Changes when the harness or a compiler does."""
-    files = sorted(p for p in HERE.rglob("*") if p.is_file() and p.suffix != ".pyc" and not p.name.startswith("test_"))
+    code = [p for p in HERE.glob("*.py") if p.name != "cases.py" and not p.name.startswith("test_")]
+    files = sorted([*code, *(p for p in INCLUDE.rglob("*") if p.is_file()), *(HERE / "runtime").iterdir()])
     return digest(*(p.read_text() for p in files), run([*clang(), "--version"]).stdout, cxx(), FLAGS, CHECK)
 
 
@@ -146,3 +155,9 @@ def compile_library(code: str, check: bool, target: Path) -> str:
     if linked.returncode:
         raise SyntaxError(linked.stderr)
     return done.stderr
+
+
+def syntax_tree(code: str) -> tuple[str, str]:
+    """(clang's syntax tree of rewritten text, its warnings)"""
+    done = run([*clang(), *FLAGS, "-isystem", str(INCLUDE), "-fsyntax-only", "-Xclang", "-ast-dump", "-"], code)
+    return done.stdout, done.stderr

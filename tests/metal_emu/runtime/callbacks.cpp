@@ -87,7 +87,6 @@ ATOMICS(64, uint64_t)
   void __ubsan_handle_##NAME##_minimal_abort() { fail(PLACE, MESSAGE); }
 UNDEFINED(out_of_bounds, "out-of-bounds index of an array")
 UNDEFINED(type_mismatch, "misaligned access through a typed pointer")
-UNDEFINED(shift_out_of_bounds, "shift by the width of the type or more")
 UNDEFINED(divrem_overflow, "integer division by zero, or its overflow")
 
 }  // extern "C"

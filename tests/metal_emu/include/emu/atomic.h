@@ -1,11 +1,5 @@
 // Atomics, relaxed. Only one thread runs at a time, so plain operations serve for max, min and exchange.
 #pragma once
-#undef atomic_int
-#undef atomic_uint
-#undef atomic_bool
-#undef atomic_float
-#undef atomic_ulong
-#undef memory_order
 namespace metal {
 
 enum memory_order { memory_order_relaxed };

@@ -73,8 +73,9 @@ typedef __bf16 bfloat;
 #define EMU_NARROW __attribute__((deprecated("lint: a SIMD or math function on half: convert to float")))
 
 extern "C" {
-emu_block* emu_exchange(const void* data, unsigned size, unsigned operation);
-void emu_barrier(unsigned flags);
+// Not merged: two calls in two branches are two places to the checks for divergence.
+__attribute__((nomerge)) emu_block* emu_exchange(const void* data, unsigned size, unsigned operation);
+__attribute__((nomerge)) void emu_barrier(unsigned flags);
 __local void* emu_threadgroup_array(const __global void* tag, unsigned size);
 unsigned emu_lane();
 void emu_bad_lane(unsigned lane);
