@@ -86,7 +86,7 @@ def cxx() -> list[str]:
         if path := shutil.which(name):
             return [path]
     if zig := _ziglang():
-        return [zig, "c++"]
+        return [zig, "c++", "-target", f"{platform.machine()}-linux-gnu"]  # what Python itself links to, not zig's own choice
     raise Missing("the Metal harness needs a C++ compiler: `apt-get install g++`, or `pip install ziglang`")
 
 

@@ -55,7 +55,7 @@ x[i] = float(h.x);
 if constexpr (true) x[i] = 1;  // fault
 
 // case: structured binding
-// expect: C\+\+17.*decomposition
+// expect: C\+\+17.*(decomposition|structured binding)
 struct A { float p, q; };
 // body
 A a = {1, 2};
