@@ -6,9 +6,9 @@ from .convert import dequantize_, quantize_, trainable_parameters
 from .format import Format
 from .packing import pack, unpack
 from .quantize import DEFAULT_METHOD, METHODS
-from .report import QuantizationReport
+from .report import QuantizationReport, packed_nbytes
 from .serialize import load_file, save_file
-from .tensor import LowBitWeightTensor, packed_nbytes
+from .tensor import LowBitWeightTensor
 from .version import __version__
 
 __all__ = [

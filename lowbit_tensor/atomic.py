@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import platform
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+_COUNTER = itertools.count()
+
+
+def _temporary(path: Path, kind: str) -> Path:
+    """A name beside `path` that no other writer has: of this machine, this process and this call."""
+    return path.with_name(f".{path.name}.{platform.node()}-{os.getpid()}-{next(_COUNTER)}.{kind}")
+
+
+def _sweep(path: Path) -> None:
+    """Takes away what writers of `path` on this machine left that were killed."""
+    pattern = re.compile(re.escape(f".{path.name}.{platform.node()}-") + r"(\d+)-\d+\.part")
+    for old in path.parent.iterdir():
+        found = pattern.fullmatch(old.name)
+        if found and not _is_running(int(found[1])):
+            shutil.rmtree(old, ignore_errors=True) if old.is_dir() else old.unlink(missing_ok=True)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # of another user, or no process there could be
+        return True
+    return True
 
 
 @contextmanager
@@ -20,7 +49,8 @@ def atomic_file(path: Path) -> Iterator[Path]:
         raise FileNotFoundError(f"{path}: expected an existing folder {path.parent}")
     if path.is_dir():
         raise IsADirectoryError(f"{path}: expected a file, got a folder")
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    _sweep(path)
+    part = _temporary(path, "part")
     try:
         part.touch()
         mode = part.stat().st_mode  # what a new file gets here; some writers make theirs private
@@ -63,7 +93,9 @@ def _check_model(path: Path) -> None:
 def atomic_folder(path: Path, *, force: bool = False) -> Iterator[Path]:
     """Gives a new folder to fill; on success it takes the place of `path`, on any exception it is removed. `check_folder` comes first."""
     check_folder(path, force=force)
-    part, old = (path.absolute().with_name(f".{path.absolute().name}.{os.getpid()}.{kind}") for kind in ("part", "old"))
+    path = path.absolute()
+    _sweep(path)
+    part, old = (_temporary(path, kind) for kind in ("part", "old"))
     try:
         part.mkdir()
         yield part

@@ -13,8 +13,8 @@ from . import quantize
 from .config import LowBitConfig
 from .packing import has_values
 from .plan import Task, plan, weight_of
-from .report import QuantizationReport, QuantizedLayer
-from .tensor import LowBitWeightTensor, packed_nbytes
+from .report import QuantizationReport, QuantizedLayer, packed_nbytes
+from .tensor import LowBitWeightTensor
 
 Progress = Callable[[str, int, int], None]
 
@@ -61,16 +61,22 @@ def dequantize_(model: nn.Module, dtype: torch.dtype | None = None) -> list[str]
     return names
 
 
-def trainable_parameters(model: nn.Module) -> dict[str, Tensor]:
+def trainable_parameters(model: nn.Module, dtype: torch.dtype | None = torch.float32) -> dict[str, Tensor]:
     """The scales and zeros of a model's low-bit weights, as leaves that an optimizer can take; all else is frozen.
 
-    Returns `{NAME.scales: tensor, NAME.zeros: tensor}`. Call it after moving the model: a move makes new tensors. They
-    get their gradients in eager mode; a compiled model gives them none.
+    They become float32, which changes no value: in 16 bits small steps are lost and Adam's epsilon vanishes. `dtype=None` leaves them
+    as they are. Returns `{NAME.scales: tensor, NAME.zeros: tensor}`; `model.to(...)` keeps them. They are no parameters of the model:
+    clear their gradients through the optimizer. They get gradients in eager mode; a compiled model gives them none.
     """
     _check_module("trainable_parameters", model)
+    if dtype is not None:
+        quantize.check_scale_dtype(dtype)
     model.requires_grad_(False)
     weights = {name: p for name, p in model.named_parameters() if isinstance(p, LowBitWeightTensor)}
-    return {f"{name}.{part}": getattr(w, part).requires_grad_() for name, w in weights.items() for part in ("scales", "zeros")}
+    for w in weights.values():
+        for part in ("scales", "zeros"):
+            setattr(w, part, getattr(w, part).to(dtype or getattr(w, part).dtype).requires_grad_())
+    return {f"{name}.{part}": getattr(w, part) for name, w in weights.items() for part in ("scales", "zeros")}
 
 
 def model_size(model: nn.Module) -> tuple[int, int]:

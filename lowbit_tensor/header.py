@@ -33,7 +33,7 @@ def parse(text: str, where: str, keys: Collection[str]) -> tuple[dict[str, Entry
     if len(text) > (limit := 2**20 + sum(200 + 2 * len(key) for key in keys)):
         raise ValueError(f"{where}: expected at most {limit} characters under {KEY!r} for {len(keys)} tensors, got {len(text)}")
     try:
-        data = json.loads(text)
+        data = json.loads(text, object_pairs_hook=_no_doubles)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: expected JSON under the metadata key {KEY!r}: {error}") from None
     if not isinstance(data, dict) or type(data.get("version")) is not int or data["version"] != VERSION:
@@ -48,6 +48,14 @@ def parse(text: str, where: str, keys: Collection[str]) -> tuple[dict[str, Entry
         if not isinstance(name, str) or alias in tensors or name in aliases:
             raise ValueError(f"{where}: {alias}: expected an alias of a stored tensor, got {name!r}")
     return {name: _entry(name, entry, where) for name, entry in tensors.items()}, aliases
+
+
+def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        twice = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
+        raise ValueError(f"{twice!r} stands there twice")
+    return found
 
 
 def _entry(name: str, entry: Any, where: str) -> Entry:

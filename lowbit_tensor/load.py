@@ -14,7 +14,6 @@ from torch import Tensor
 from .config import LowBitConfig, Rules
 from .format import Format
 from .header import KEY, VERSION, Entry, parse
-from .ops.checks import check_parameters
 from .tensor import INNER, LowBitWeightTensor, rebuild
 
 QUANT_METHOD = "lowbit"
@@ -29,7 +28,7 @@ def load_file(path: str | os.PathLike[str], *, mmap: bool = True, device: str | 
     """
     path = Path(path)
     file = resolve(path)
-    files, promised = shards_of(file) if file.name.endswith(".json") else ([file], set())
+    files, promised = shards_of(file) if file.name.endswith(".json") else ([file], {})
     plain: dict[str, Tensor] = {}
     entries: dict[str, Entry] = {}
     aliases: dict[str, str] = {}
@@ -37,10 +36,12 @@ def load_file(path: str | os.PathLike[str], *, mmap: bool = True, device: str | 
         tensors, found, renamed = _read(shard, mmap, device)
         if twice := sorted((set(tensors) & set(plain)) | (set(found) & set(entries))):
             raise ValueError(f"{shard.name}: {twice[0]}: expected each tensor in one shard, got it in two")
+        if lost := sorted(key for key in tensors if promised.get(key, shard.name) != shard.name):
+            raise ValueError(f"{file.name}: {lost[0]}: expected it in {promised[lost[0]]}, got it in {shard.name}")
         plain.update(tensors)
         entries.update(found)
         aliases.update(renamed)
-    if absent := sorted(promised - set(plain)):
+    if absent := sorted(set(promised) - set(plain)):
         raise ValueError(f"{file.name}: {absent[0]}: expected it in a shard, got it in none")
     weights = {name: _assemble(name, entry, plain, path.name) for name, entry in entries.items()}
     for name in entries:
@@ -74,15 +75,15 @@ def resolve(path: Path) -> Path:
     return found[0]
 
 
-def shards_of(index: Path) -> tuple[list[Path], set[str]]:
-    """(files, tensors that they must hold) of an `*.index.json`. Raises FileNotFoundError for a shard that is missing."""
+def shards_of(index: Path) -> tuple[list[Path], dict[str, str]]:
+    """(files, {tensor: the file that must hold it}) of an `*.index.json`. Raises FileNotFoundError for a shard that is missing."""
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(v, str) for v in weight_map.values()):
         raise ValueError(f"{index.name}: expected a weight_map of tensors to files")
     files = [index.with_name(name) for name in sorted(set(weight_map.values())) if _is_plain_name(name, index)]
     if missing := [file.name for file in files if not os.path.isfile(file)]:
         raise FileNotFoundError(f"{index.name}: expected the shard {missing[0][:80]} beside it, got no such file")
-    return files, set(weight_map)
+    return files, weight_map
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -155,7 +156,6 @@ def _assemble(name: str, entry: Entry, plain: dict[str, Tensor], where: str) -> 
         w = rebuild(1, *parts, fmt.bits, fmt.group_size, entry.shape, entry.dtype, False)  # type: ignore[call-arg,arg-type]
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: {name}: {error}") from None
-    check_parameters(f"{where}: {name}", w.scales, w.zeros)
     return w
 
 

@@ -16,18 +16,30 @@ def pack(codes: Tensor, bits: int) -> Tensor:
 
     Raises TypeError for a dtype that is no integer, ValueError for a code out of range or no dimension at all.
     """
+    check_values(codes, bits)
+    return pack_unchecked(codes, bits)
+
+
+def check_values(codes: Tensor, bits: int) -> None:
+    """What `pack` checks."""
     bits = check_bits(bits)
     check_codes(codes)
     if codes.numel() and has_values(codes):
         low, high = (int(v) for v in codes.to(torch.int64).aminmax())
         if low < 0 or high > max_code(bits):
             raise ValueError(f"pack: expected codes of 0 to {max_code(bits)} for {bits} bits, got {low} to {high}")
-    return pack_unchecked(codes, bits)
 
 
 def has_values(t: Tensor) -> bool:
     """Whether there is something to look at: meta tensors and those of a FakeTensorMode have a shape only."""
     return not t.is_meta and not isinstance(t, FakeTensor)
+
+
+def check_spare_bits(packed: Tensor, bits: int, length: int) -> None:
+    """Raises ValueError where bits past the end of a row are set: the rows are longer than `length`, or damaged."""
+    used = length * bits % 8
+    if used and packed.numel() and has_values(packed) and (packed[..., -1] >> used).any():
+        raise ValueError(f"packed: expected unused bits of 0 after {length} codes of {bits} bits, got others")
 
 
 def check_codes(codes: Tensor) -> None:

@@ -6,7 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from .config import LowBitConfig
+from .tensor import INNER, LowBitWeightTensor
 
 
 @dataclass(frozen=True)
@@ -89,3 +92,12 @@ def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Rows of cells as lines, every column as wide as its widest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def packed_nbytes(t: Tensor) -> int:
+    """Bytes of codes, scales and zeros of a low-bit tensor; `nbytes` of any other."""
+    if not isinstance(t, Tensor):
+        raise TypeError(f"packed_nbytes: expected a tensor, got {type(t).__name__}")
+    if isinstance(t, LowBitWeightTensor):
+        return sum(getattr(t, name).nbytes for name in INNER)
+    return t.nbytes

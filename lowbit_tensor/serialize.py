@@ -18,6 +18,7 @@ from torch import Tensor
 from .atomic import atomic_file
 from .header import KEY, VERSION
 from .load import load_file
+from .ops.checks import check_parameters
 from .tensor import INNER, LowBitWeightTensor
 
 __all__ = ["load_file", "save_file"]
@@ -84,6 +85,8 @@ def _units(tensors: Mapping[str, Tensor]) -> tuple[dict[str, dict[str, Tensor]],
             raise ValueError(f"save_file: expected dense tensors with data, got {name!r} on {t.device} with layout {t.layout}")
         if isinstance(t, LowBitWeightTensor) and t.transposed:
             raise ValueError(f"save_file: expected the weight itself, got {name!r} transposed; save the weight before t()")
+        if isinstance(t, LowBitWeightTensor):
+            check_parameters(f"save_file: {name}", t.scales, t.zeros)
         parts = {f"{name}.{part}": getattr(t, part) for part in INNER} if isinstance(t, LowBitWeightTensor) else {name: t}
         same = tuple((p.data_ptr(), p.dtype, p.shape, p.stride()) for p in parts.values() if p.numel())
         if same and (first := seen.setdefault((*same, t.dtype), name)) != name:

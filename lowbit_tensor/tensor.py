@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.compiler import is_exporting
 
 from . import ops, packing, quantize  # noqa: F401  (ops: registers what is called below)
 from .format import Format
@@ -36,7 +37,9 @@ class LowBitWeightTensor(Tensor):
     group_size: int
     in_features: int
     transposed: bool
-    _registered = False  # as a module's buffer: set by handlers/modules.py
+    _role = "weight"  # or "view", or "buffer" of a module: only weights are parameters
+    _derived = False  # made of another one by an op
+    _origin: Any = None  # of a copy of columns: where they came from, so that writes reach it
 
     @staticmethod
     def __new__(
@@ -133,20 +136,21 @@ class LowBitWeightTensor(Tensor):
         """Another one with some fields replaced; `dtype` and `requires_grad` (False unless given) count as fields."""
         own = {name: getattr(self, name) for name in ("packed", "scales", "zeros", "bits", "group_size", "in_features", "transposed")}
         other = type(self)(**({"dtype": self.dtype} | own | fields))
-        if self._registered:
-            other._registered = True
+        other._derived = True
+        if self._role == "buffer":
+            other._role = "buffer"
         return other
 
     # Reading it
 
     @property
     def _is_param(self) -> bool:
-        """Whether `isinstance(t, torch.nn.Parameter)`, so that `linear.weight = t` is taken: all but buffers are."""
-        return not (self._registered or getattr(self, "_is_buffer", False))
+        """Whether `isinstance(t, torch.nn.Parameter)`, so that `linear.weight = t` is taken: all but views and buffers are."""
+        return self._role == "weight" and not getattr(self, "_is_buffer", False)
 
     @_is_param.setter
     def _is_param(self, value: bool) -> None:
-        self._is_buffer, self._registered = False, not value
+        self._is_buffer, self._origin, self._role = False, None, "weight" if value else "view"
 
     @property
     def format(self) -> Format:
@@ -230,8 +234,8 @@ class LowBitWeightTensor(Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         handler = FUNCTIONS.get(func)
-        if handler is not None:
-            return handler(*args, **(kwargs or {}))
+        if handler is not None and not (is_exporting() and any(getattr(a, "_derived", False) for a in (*args, *(kwargs or {}).values()))):
+            return handler(*args, **(kwargs or {}))  # an exported graph knows the parts of its inputs only: the rest it sees as ops of aten
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 
@@ -239,7 +243,10 @@ class LowBitWeightTensor(Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         handler = OPERATORS.get(func)
         if handler is not None:
-            return handler(func, *args, **(kwargs or {}))
+            if not torch.is_grad_enabled():
+                return handler(func, *args, **(kwargs or {}))
+            with torch.overrides.enable_reentrant_dispatch():  # above autograd again: gradients reach scales and zeros through views too
+                return handler(func, *args, **(kwargs or {}))
         parts = func.decompose(*args, **(kwargs or {}))  # what inference mode shows whole and grad mode in parts
         if parts is not NotImplemented:
             return parts
@@ -266,7 +273,7 @@ def rebuild(
     requires_grad: bool,
 ) -> LowBitWeightTensor:
     """What a pickle calls. Raises TypeError or ValueError for parts that do not make a weight of `shape`, before any op reads them."""
-    if version != FORMAT_VERSION:
+    if type(version) is not int or version != FORMAT_VERSION:
         raise ValueError(f"LowBitWeightTensor: expected format version {FORMAT_VERSION}, got {version!r}")
     if (
         not all(type(t) in (Tensor, torch.nn.Parameter, FakeTensor) for t in (packed, scales, zeros))
@@ -274,22 +281,18 @@ def rebuild(
         or not shape
     ):
         raise TypeError("LowBitWeightTensor: expected three plain tensors and a shape")
+    if type(requires_grad) is not bool or any(t.nbytes > t.untyped_storage().nbytes() for t in (packed, scales, zeros)):
+        raise ValueError("LowBitWeightTensor: expected parts with bytes of their own and requires_grad True or False")
     fmt = Format(bits, group_size, shape[-1])
     if group_size == -1 or tuple(packed.shape) != (*shape[:-1], fmt.row_bytes):
         raise ValueError(
             f"LowBitWeightTensor: expected packed {[*shape[:-1], fmt.row_bytes]} for a weight {list(shape)} of {fmt}, "
             f"got {list(packed.shape)}"
         )
-    return LowBitWeightTensor(packed, scales, zeros, fmt.bits, fmt.group_size, fmt.in_features, dtype, False, bool(requires_grad))
-
-
-def packed_nbytes(t: Tensor) -> int:
-    """Bytes of codes, scales and zeros of a low-bit tensor; `nbytes` of any other."""
-    if not isinstance(t, Tensor):
-        raise TypeError(f"packed_nbytes: expected a tensor, got {type(t).__name__}")
-    if isinstance(t, LowBitWeightTensor):
-        return sum(getattr(t, name).nbytes for name in INNER)
-    return t.nbytes
+    w = LowBitWeightTensor(packed, scales, zeros, fmt.bits, fmt.group_size, fmt.in_features, dtype, False, requires_grad)
+    check_parameters("LowBitWeightTensor", scales, zeros)
+    packing.check_spare_bits(packed, fmt.bits, fmt.in_features)
+    return w
 
 
 torch.serialization.add_safe_globals([rebuild])

@@ -1,7 +1,11 @@
 """Files and folders that are whole or not there."""
 
 import os
+import platform
 import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -204,3 +208,45 @@ def test_a_relative_path_is_taken(tmp_path, monkeypatch):
     with atomic_file(Path("a.bin")) as part:
         part.write_bytes(b"x")
     assert names(tmp_path) == ["a.bin", "model"]
+
+
+# Several writers
+
+
+def test_many_threads_may_write_one_file(tmp_path):
+    """Each has a temporary name of its own; the file is always one of theirs, whole."""
+    path, size = tmp_path / "a.bin", 200_000
+
+    def write(i: int) -> None:
+        with atomic_file(path) as part, part.open("wb") as file:
+            for _ in range(10):
+                file.write(bytes([i]) * (size // 10))
+
+    for _ in range(5):
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(write, range(8)))
+        data = path.read_bytes()
+        assert len(data) == size and len(set(data)) == 1 and names(tmp_path) == ["a.bin"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from lowbit_tensor.atomic import atomic_file, atomic_folder
+with (atomic_file if sys.argv[2] == "file" else atomic_folder)(Path(sys.argv[1])) as part:
+    (part if sys.argv[2] == "file" else part / "x").write_bytes(b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_killed_writers_left_is_swept_by_the_next(tmp_path, kind):
+    path = tmp_path / "model"
+    subprocess.run([sys.executable, "-c", KILLED, str(path), kind], check=False, timeout=60)
+    left = names(tmp_path)
+    assert len(left) == 1 and left[0].endswith(".part")
+    (tmp_path / f".model.{platform.node()}-{os.getpid()}-99.part").write_bytes(b"a writer that runs")
+    (tmp_path / ".model.elsewhere-1-0.part").write_bytes(b"a writer on another machine")
+    with (atomic_file if kind == "file" else atomic_folder)(path) as part:
+        (part if kind == "file" else part / "x").write_bytes(b"whole")
+    assert left[0] not in names(tmp_path) and len(names(tmp_path)) == 3

@@ -111,7 +111,10 @@ def call(name: str, weight: torch.Tensor) -> Any:
     return op(weight, *ARITHMETIC.get(name, ()))
 
 
-@pytest.mark.parametrize("name", sorted(KINDS["arithmetic"]))
+LAYERS = {"_native_multi_head_attention", "_transformer_encoder_layer_fwd"}  # tests/test_layers.py
+
+
+@pytest.mark.parametrize("name", sorted(KINDS["arithmetic"] - LAYERS))
 def test_arithmetic(name: str) -> None:
     w = make(64, 64) if name in SQUARE else make()
     if name in ("acos", "asin", "atanh", "acosh", "erfinv", "bernoulli"):  # defined on a part of the numbers
@@ -299,3 +302,27 @@ UNLISTED = {
 def test_what_is_not_in_the_table_raises(name: str) -> None:
     with pytest.raises(NotImplementedError, match=r"use w\.dequantize\(\)"), torch.no_grad():
         UNLISTED[name](make())
+
+
+def test_rows_are_stacked_and_squeezed() -> None:
+    w = make()
+    assert torch.equal(torch.stack([w[1], w[3]]).dequantize(), w.dequantize()[[1, 3]])
+    assert torch.equal(w[:1].squeeze(0).dequantize(), w.dequantize()[0]) and w[:1].squeeze().dim() == 1
+    assert torch.equal(torch.stack([w, w], 1).dequantize(), torch.stack([w.dequantize()] * 2, 1))
+    assert torch.equal(torch.cat([w[:, 32:], w], 1).dequantize(), torch.cat([w.dequantize()[:, 32:], w.dequantize()], 1))
+    short = make(k=40)
+    for wrong in (lambda: torch.cat([short, short], 1), lambda: w.unsqueeze(-1), lambda: torch.stack([w, w], 2), lambda: w[w > 0]):
+        with pytest.raises((NotImplementedError, ValueError), match=r"use w\.dequantize\(\)"):
+            wrong()
+
+
+def test_steps_that_vanish_are_refused() -> None:
+    """As those that overflow are: nothing is written."""
+    w = lb.LowBitWeightTensor.from_float(torch.randn(8, 64), 4, 32, scale_dtype=torch.float16)
+    before = w.dequantize()
+    with pytest.raises(ValueError, match="cannot hold steps as small"), torch.no_grad():
+        w.mul_(1e-9)
+    assert torch.equal(w.dequantize(), before)
+    with torch.no_grad():
+        w.fill_(1e-3)  # constant groups need no step
+    assert (w.dequantize() - 1e-3).abs().max() < 1e-6

@@ -14,7 +14,7 @@ import torch
 from filekit import NAME, PARTS, assert_same, parts_of, settings_of, weight, write_shards
 from torch import Tensor
 
-from lowbit_tensor import load_file, save_file
+from lowbit_tensor import LowBitWeightTensor, load_file, save_file
 
 # Hostile files
 
@@ -297,3 +297,44 @@ def test_a_part_in_no_shard(tmp_path):
     parts = parts_of(w)
     del parts[f"{NAME}.scales"]
     refused(write_shards(tmp_path, (parts, settings_of(w)), ({"bias": torch.ones(2)}, None)))
+
+
+def test_a_part_in_another_shard_than_the_index_says(tmp_path):
+    w = weight()
+    index = write_shards(tmp_path, (parts_of(w), settings_of(w)), ({"bias": torch.ones(2)}, None))
+    data = json.loads(index.read_text())
+    shards = sorted(set(data["weight_map"].values()))
+    data["weight_map"]["bias"] = next(shard for shard in shards if shard != data["weight_map"]["bias"])
+    index.write_text(json.dumps(data))
+    with pytest.raises(ValueError, match=r"bias: expected it in .*, got it in"):
+        load_file(index)
+
+
+def test_doubled_settings(path):
+    """Python's reader would take the last of two and say nothing."""
+    w = weight()
+    text = json.dumps(settings_of(w))
+    for twice in (text[:-1] + ', "version": 1}', text.replace('"bits": 4', '"bits": 4, "bits": 4')):
+        assert twice != text
+        with pytest.raises(ValueError, match="stands there twice"):
+            load_file(write(path, parts_of(w), twice))
+
+
+@pytest.mark.parametrize("mmap", [True, False], ids=["mmap", "read"])
+def test_unused_bits_that_are_set(path, mmap):
+    """A shape one column short: the rows have as many bytes, and only these bits tell."""
+    w = LowBitWeightTensor.from_codes(torch.full((4, 16), 15), torch.ones(4, 1), torch.zeros(4, 1), bits=4, group_size=64)
+    settings = settings_of(w)
+    settings["tensors"][NAME]["shape"] = [4, 15]
+    write(path, parts_of(w), settings)
+    with pytest.raises(ValueError, match=rf"{NAME}: .*unused bits of 0"):
+        load_file(path, mmap=mmap)
+
+
+@pytest.mark.parametrize("part", ["scales", "zeros"])
+def test_what_could_not_be_loaded_is_not_saved(path, part):
+    w = weight()
+    getattr(w, part)[0, 0] = math.nan
+    with pytest.raises(ValueError, match=rf"save_file: {NAME}: expected finite {part}"):
+        save_file({NAME: w}, path)
+    assert not path.exists()

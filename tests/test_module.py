@@ -110,6 +110,17 @@ def test_buffers_stay_buffers_whatever_is_made_of_them() -> None:
     assert list(module._parameters) == ["kept"] and isinstance(module.kept, nn.Parameter)
 
 
+def test_transposes_and_detached_weights_are_no_parameters() -> None:
+    """As those of a plain parameter: a module keeps them as attributes. What is a weight of its own is taken as one."""
+    linear = layer()
+    linear.cache, linear.plain = linear.weight.t(), linear.weight.detach()
+    assert list(linear.state_dict()) == ["weight", "bias"]
+    for new in (linear.weight[:4], linear.weight.clone(), linear.weight.half(), linear.weight[:, :32], copy.deepcopy(linear.weight)):
+        linear.weight = new
+    linear.weight = nn.Parameter(linear.cache.t(), requires_grad=False)
+    assert list(linear.state_dict()) == ["weight", "bias"] and linear.weight.shape == (8, 64)
+
+
 @pytest.mark.parametrize("swap", [False, True], ids=["no-swap", "swap"])
 def test_attributes_of_others_stay(swap: bool) -> None:
     """Servers put a loader and the sharded dimension on a parameter."""

@@ -128,6 +128,15 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "dtype_text": {"dtype": "float32"},
     "version_2": {"version": 2},
     "version_none": {"version": None},
+    "version_true": {"version": True},
+    "version_tensor": {"version": torch.tensor([1, 1])},
+    "requires_grad_text": {"requires_grad": "x"},
+    "requires_grad_list": {"requires_grad": [1]},
+    "scales_nan": {"scales": torch.full((6, 3), torch.nan).half()},
+    "zeros_infinite": {"zeros": torch.full((6, 3), torch.inf).half()},
+    "codes_without_bytes": {"packed": torch.zeros(1, 20, dtype=torch.uint8).expand(6, -1)},
+    "scales_without_bytes": {"scales": torch.ones(()).half().expand(6, 3)},
+    "unused_bits": {"packed": torch.full((6, 20), 255, dtype=torch.uint8), "shape": (6, 39)},
 }
 
 

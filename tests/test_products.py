@@ -162,3 +162,33 @@ def test_autocast() -> None:
 def test_shape_errors_name_both_shapes(columns: int) -> None:
     with pytest.raises(ValueError, match=rf"expected x\[..., 100\], got x\[3, {columns}\]; weight 33x100, 4 bits, group 64"):
         F.linear(torch.randn(3, columns), make())
+
+
+def test_a_mixture_of_experts() -> None:
+    """`grouped_mm`, as transformers calls it: rows sorted by expert, offsets where each expert's end, one expert without rows."""
+    w = lb.LowBitWeightTensor.from_float(torch.randn(4, 33, 96), 4, 32)
+    x, y, offsets = torch.randn(7, 96), torch.randn(7, 33), torch.tensor([2, 2, 6, 7], dtype=torch.int32)
+    expert = [0, 0, 2, 2, 2, 2, 3]
+    for function in (F.grouped_mm, torch._grouped_mm):
+        forward = torch.stack([x[m] @ w.dequantize()[e].t() for m, e in enumerate(expert)])
+        torch.testing.assert_close(function(x, w.transpose(-2, -1), offs=offsets), forward, rtol=1e-5, atol=1e-4)
+        back = torch.stack([y[m] @ w.dequantize()[e] for m, e in enumerate(expert)])
+        torch.testing.assert_close(function(y, w, offs=offsets), back, rtol=1e-5, atol=1e-4)
+    with torch.no_grad():
+        three = torch.randn(4, 5, 96)
+        torch.testing.assert_close(F.grouped_mm(three, w.mT), torch.bmm(three, w.dequantize().mT), rtol=1e-5, atol=1e-4)
+    with pytest.raises(NotImplementedError, match=r"grouped_mm: .*use w\.dequantize\(\)"):
+        F.grouped_mm(x, w.mT)
+
+
+def test_errors_in_the_terms_of_the_call() -> None:
+    w = make(dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"x of torch.float64 with a weight of torch.float64"):
+        torch.randn(2, 100).double() @ w.t()  # a TypeError would be taken for an operand that knows no `@`
+    with pytest.raises(ValueError, match=r"linear: expected a weight \[N, K\], got \[1, 33, 100\]"):
+        F.linear(torch.randn(2, 100), w[None])
+    for wrong in (lambda: torch.mm(torch.randn(2, 3, 100), w.t()), lambda: torch.mv(w, torch.randn(2, 100)), lambda: torch.bmm(w, w)):
+        with pytest.raises(ValueError, match="expected operands of"):
+            wrong()
+    with pytest.raises(ValueError, match="addmm: expected matrices"):
+        torch.addmm(torch.ones(33), torch.randn(100), w.t())

@@ -261,18 +261,42 @@ def test_rows_are_set() -> None:
     assert torch.equal(plain[2:4], w.dequantize()[2:4])
 
 
-@pytest.mark.parametrize(
-    "index",
-    [(slice(None), slice(0, 64)), (slice(2, 4), slice(64, None)), [1, 2], torch.tensor([0])],
-    ids=["columns", "corner", "list", "tensor"],
-)
-def test_what_would_be_lost_is_not_set(index: object) -> None:
-    """A column slice is a copy: writing to it would change nothing."""
+COLUMNS = {
+    "columns": lambda w: w[:, :64],
+    "corner": lambda w: w[:, 64:],
+    "narrow": lambda w: w.narrow(1, 0, 64),
+    "through data": lambda w: w.data.narrow(1, 0, 64),
+    "chunk": lambda w: w[:, :64].chunk(1, 1)[0],
+    "rows of the transpose": lambda w: w.t()[:64],
+    "columns of columns": lambda w: w[:, :96][:, 64:],
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_writes_to_columns_reach_the_weight(name: str) -> None:
+    """A column slice is a copy, which loaders of shards write to all the same."""
+    w = make(group_size=32)
+    expected = w.dequantize()
+    with torch.no_grad():
+        part = COLUMNS[name](w)
+        value = torch.randn(part.shape)
+        part.copy_(value)
+        COLUMNS[name](expected).copy_(part.dequantize())
+    assert torch.equal(w.dequantize(), expected) and (part.dequantize() - value).abs().max() < 0.4
+    w[:, :64] = 1.5
+    assert (w.dequantize()[:, :64] == 1.5).all() and torch.equal(w.dequantize()[:, 64:], expected[:, 64:])
+
+
+def test_writes_that_would_be_lost_are_refused() -> None:
     w = make()
-    with pytest.raises(NotImplementedError, match="expected whole rows"):
-        w[index] = 0.0
-    with pytest.raises(NotImplementedError, match="expected whole rows"):
-        w.t()[:64] = 0.0
+    before = w.dequantize()
+    for write in (lambda: w[:, :64][2:4].zero_(), lambda: w[:, :64].unsqueeze(0).mul_(2), lambda: w.t()[:64][:, 2:4].fill_(1.0)):
+        with pytest.raises(NotImplementedError, match="write to the rows first cut"):
+            write()
+    for index in ([1, 2], torch.tensor([0]), w.dequantize() > 0):
+        with pytest.raises(NotImplementedError, match="expected integers and slices"):
+            w[index] = 0.0
+    assert torch.equal(w.dequantize(), before)
 
 
 @pytest.mark.parametrize("name", ["apply_", "__dlpack__", "from_dlpack"])

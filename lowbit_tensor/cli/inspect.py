@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..load import load_file
-from ..report import aligned
-from ..tensor import LowBitWeightTensor, packed_nbytes
+from ..report import aligned, packed_nbytes
+from ..tensor import LowBitWeightTensor
 from .console import checking_use, megabytes, out
 
 

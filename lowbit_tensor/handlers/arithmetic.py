@@ -23,7 +23,8 @@ linalg_vector_norm _linalg_det _linalg_eigh _linalg_slogdet _linalg_svd log log1
 logical_or logical_xor logsumexp lt masked_fill masked_select max maximum mean median min minimum mode mse_loss mul nan_to_num
 nanmedian nansum ne neg new_full new_ones nonzero norm ones_like pow prod rand_like randn_like reciprocal relu remainder
 rot90 round rsqrt rsub sigmoid sign signbit silu sin sinh smooth_l1_loss sort sqrt std std_mean sub sum take tan tanh topk trace tril
-triu trunc _unique2 var var_mean where xlogy _log_softmax _softmax _weight_norm_interface
+triu trunc _unique2 var var_mean where xlogy _log_softmax _native_multi_head_attention _softmax _transformer_encoder_layer_fwd
+_weight_norm_interface
 """.split()
 IN_PLACE = """
 abs_ add_ addcdiv_ addcmul_ addmm_ bernoulli_ ceil_ clamp_ clamp_max_ clamp_min_ div_ erfinv_ exp_ exponential_ fill_ floor_ lerp_
@@ -63,7 +64,9 @@ for _func in (torch.einsum, torch.tensordot, torch.inner, torch.baddbmm, torch.l
     _on_dequantized(_func)
 for _func in (F.bilinear, F.cosine_similarity, F.dropout, torch.lstm):
     _on_dequantized(_func)
-for _func in (F.multi_head_attention_forward, torch.gru, torch.rnn_tanh, torch.rnn_relu):
+for _func in (F.multi_head_attention_forward, torch.gru, torch.rnn_tanh, torch.rnn_relu, torch.gru_cell):
+    _on_packed_unless_trained(_func)
+for _func in (torch.lstm_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell):
     _on_packed_unless_trained(_func)
 
 

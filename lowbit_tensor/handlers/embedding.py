@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from ..tensor import LowBitWeightTensor
 from .table import function, operator
@@ -55,15 +56,23 @@ def embedding_bag(
 ) -> Tensor:
     """Bags of the rows that occur, each decoded once. `scale_grad_by_freq` and `sparse` are of the weight's gradient, which has none."""
     _check("embedding_bag", weight, max_norm)
-    used, places = input.unique(return_inverse=True)
-    rows, padding = _rows(used, weight), None
-    if padding_idx is not None:  # the padding's own place comes last, so that there is one
-        rows, padding = torch.cat([rows, rows.new_zeros(1, rows.shape[1])]), len(used)
-        places = places.masked_fill(input == padding_idx % weight.shape[0], padding)
+    if is_compiling():  # which rows occur is not known: all are decoded
+        rows, places, padding = weight.dequantize(), input, padding_idx
+    else:
+        rows, places, padding = _occurring(input, weight, padding_idx)
     if per_sample_weights is not None:
         per_sample_weights = per_sample_weights.to(rows.dtype)
-    options: dict[str, Any] = {"per_sample_weights": per_sample_weights, "include_last_offset": include_last_offset}
-    return F.embedding_bag(places, rows, offsets, mode=mode, padding_idx=padding, **options)
+    return F.embedding_bag(places, rows, offsets, None, 2, False, mode, False, per_sample_weights, include_last_offset, padding)
+
+
+def _occurring(input: Tensor, weight: Tensor, padding_idx: int | None) -> tuple[Tensor, Tensor, int | None]:
+    """(the rows that occur, where in them each index of `input` is, where the padding is): the padding's own place comes last."""
+    used, places = input.unique(return_inverse=True)
+    rows = _rows(used, weight)
+    if padding_idx is None:
+        return rows, places, None
+    rows = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
+    return rows, places.masked_fill(input == padding_idx % weight.shape[0], len(used)), len(used)
 
 
 def _check(name: str, weight: Tensor, max_norm: float | None) -> None:

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 from torch.compiler import is_compiling
 
-from .. import packing
+from .. import packing, quantize
 from ..tensor import DTYPES, INNER, LowBitWeightTensor
 from .table import function, operator
-from .views import lead_dim, map_inner, rewrap, stored_dim
+from .views import LOST, lead_dim, map_inner, rewrap, stored_dim
 
 FORMAT = "bits group_size in_features transposed"
 
@@ -38,7 +38,7 @@ def to_copy(
 
 @operator("copy", "index")
 def index(op: Any, w: LowBitWeightTensor, indices: Sequence[Any]) -> LowBitWeightTensor:
-    if w.transposed or len(indices) > w.dim() - 1:
+    if w.transposed or sum(i.dim() if i is not None and i.dtype == torch.bool else 1 for i in indices) > w.dim() - 1:
         raise NotImplementedError(f"{op}: expected indices of rows of a LowBitWeightTensor that is not transposed; use w.dequantize()")
     return map_inner(w, lambda t: op(t, indices))
 
@@ -100,6 +100,13 @@ def is_pinned(op: Any, w: LowBitWeightTensor, device: Any = None) -> bool:
     return all(getattr(w, name).is_pinned() for name in INNER)
 
 
+@operator("query", "_assert_tensor_metadata")
+def assert_metadata(op: Any, w: LowBitWeightTensor, *args: Any, dtype: torch.dtype | None = None, **layout: Any) -> None:
+    """What an exported program asks before a cast."""
+    if dtype is not None and dtype != w.dtype:
+        raise RuntimeError(f"expected a weight of {dtype}, got {w.dtype}")
+
+
 @operator("query", "equal")
 def equal(op: Any, a: Tensor, b: Tensor) -> bool:
     """Equal inner tensors make equal weights; so do different ones that stand for the same values."""
@@ -142,6 +149,26 @@ def write(target: LowBitWeightTensor, source: Tensor) -> None:
 
     Raises before anything is written where shapes do not broadcast or the values cannot be quantized.
     """
+    if target._origin is LOST:
+        raise NotImplementedError("expected a view of rows of whole columns, got rows of a copy of columns: write to the rows first cut")
+    _write(target, source)
+    while target._origin is not None:  # a copy of columns: on to the weight it came from
+        target = _write_back(target, *target._origin)
+
+
+def _write_back(columns: LowBitWeightTensor, w: LowBitWeightTensor, start: int) -> LowBitWeightTensor:
+    """Puts a copy of columns in its place in `w`, from column `start`; returns `w`."""
+    codes = packing.unpack(w.packed, w.bits, w.in_features)
+    codes[..., start : start + columns.in_features] = packing.unpack(columns.packed, w.bits, columns.in_features)
+    _overwrite(w.packed, packing.pack_unchecked(codes, w.bits))
+    first = start // w.group_size
+    for name in ("scales", "zeros"):
+        part = getattr(columns, name)
+        _overwrite(getattr(w, name)[..., first : first + part.shape[-1]], part)
+    return w
+
+
+def _write(target: LowBitWeightTensor, source: Tensor) -> None:
     if isinstance(source, LowBitWeightTensor):
         holds = torch.promote_types(source.scales.dtype, target.scales.dtype) == target.scales.dtype
         if holds and source.shape == target.shape and same_format(source, target):
@@ -153,6 +180,8 @@ def write(target: LowBitWeightTensor, source: Tensor) -> None:
     values = values.mT if target.transposed else values
     values = values if values.is_floating_point() else values.float()
     parts = torch.ops.lowbit.quantize(values, target.bits, target.group_size, "minmax", target.scales.dtype, False, False)
+    if target.scales.dtype != torch.float32 and not is_compiling():
+        quantize.check_not_vanished(values, parts[1], target.format)
     for name, part in zip(INNER, parts, strict=True):
         _overwrite(getattr(target, name), part)
 
@@ -167,17 +196,15 @@ def _overwrite(inner: Tensor, value: Tensor) -> None:
 
 @function(Tensor.__setitem__)
 def set_item(target: Tensor, index: Any, value: Any) -> None:
-    """`target[index] = value`: whole rows; a column slice is a copy, and writing to it would be lost."""
+    """`target[index] = value`, for integers and slices; what other indices give is a copy, and writing to it would be lost."""
     if not isinstance(target, LowBitWeightTensor):
         target[index] = value.dequantize() if isinstance(value, LowBitWeightTensor) else value
         return
+    if not all(isinstance(i, int | slice | type(...) | None) for i in (index if isinstance(index, tuple) else (index,))):
+        raise NotImplementedError("w[...] = value: expected integers and slices of a LowBitWeightTensor; use w.copy_(value)")
     with torch.no_grad():
-        rows: Any = target[index]
-        if rows.packed.untyped_storage().data_ptr() != target.packed.untyped_storage().data_ptr():
-            raise NotImplementedError(
-                "w[...] = value: expected whole rows, by integers and slices, of a LowBitWeightTensor; use w.copy_(value)"
-            )
-        write(rows, value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float32))
+        part: Any = target[index]
+        write(part, value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float32))
 
 
 @function(Tensor.apply_, Tensor.map_, Tensor.__dlpack__, torch._C._to_dlpack, Tensor.numpy, Tensor.__array__, Tensor.tolist)

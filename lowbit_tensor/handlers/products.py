@@ -31,6 +31,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
             return _dense(input, w.dequantize(torch.float32).mT, _plain(bias))
         if bias is None or tuple(bias.shape) == tuple(w.packed.shape[:1]):
             return torch.ops.lowbit.linear(input, w.packed, w.scales, w.zeros, _plain(bias), w.bits, w.group_size)
+    if weight.dim() > 2:
+        raise ValueError(f"linear: expected a weight [N, K], got {list(weight.shape)}; lowbit::grouped_linear takes [E, N, K]")
     out = product(input, weight.mT if weight.dim() > 1 else weight)
     return out if bias is None else (out + _plain(bias)).to(out.dtype)
 
@@ -71,12 +73,15 @@ _register("bmm", 3, 3)
 
 @function(Tensor.__matmul__)
 def infix(a: Tensor, b: Tensor) -> Tensor:
-    return product(a, b)
+    try:
+        return product(a, b)
+    except TypeError as error:  # which Python would take for an operand that knows no `@`, and drop what it says
+        raise ValueError(str(error)) from None
 
 
 @function(Tensor.__rmatmul__)
 def rmatmul(b: Tensor, a: Tensor) -> Tensor:
-    return product(a, b)
+    return infix(a, b)
 
 
 @function(torch.addmm, Tensor.addmm)
@@ -98,6 +103,26 @@ def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: 
 @operator("product", "addmm")
 def aten_addmm(op: Any, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     return addmm(input, mat1, mat2, beta=beta, alpha=alpha)
+
+
+@function(F.grouped_mm, torch._grouped_mm)
+def grouped_mm(
+    mat_a: Tensor, mat_b: Tensor, offs: Tensor | None = None, bias: Tensor | None = None, out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """Rows `[M, K]` of experts in order, `offs` where each expert's end, with the matrices `[E, K, N]` of a mixture of experts."""
+    if not isinstance(mat_b, LowBitWeightTensor) or mat_b.packed.dim() != 3 or bias is not None or (offs is None) != (mat_a.dim() == 3):
+        raise NotImplementedError("grouped_mm: expected x [M, K] with offs and a low-bit [E, K, N] without bias; use w.dequantize()")
+    if offs is None:
+        out = product(mat_a, mat_b)
+    else:
+        expert = torch.searchsorted(offs, torch.arange(mat_a.shape[0], device=mat_a.device, dtype=offs.dtype), right=True)
+        out = _grouped(mat_a, mat_b, expert.clamp(max=mat_b.packed.shape[0] - 1), "grouped_mm")
+    return out if out_dtype is None else out.to(out_dtype)
+
+
+@operator("product", "_grouped_mm")
+def aten_grouped_mm(op: Any, mat_a: Tensor, mat_b: Tensor, *rest: Any, **options: Any) -> Tensor:
+    return grouped_mm(mat_a, mat_b, *rest, **options)
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
@@ -135,12 +160,17 @@ def _batched(a: Tensor, b: LowBitWeightTensor) -> Tensor:
     """a `[E, M, *]` times b `[E, *, *]`: every row with the matrix of its batch."""
     experts, rows, _ = a.shape
     expert = torch.arange(experts, device=a.device).repeat_interleave(rows)
+    return _grouped(a.flatten(0, 1), b, expert, "bmm").unflatten(0, (experts, rows))
+
+
+def _grouped(a: Tensor, b: LowBitWeightTensor, expert: Tensor, name: str) -> Tensor:
+    """Row m of a `[M, *]` times the matrix `expert[m]` of b `[E, *, *]`."""
     parts = (b.packed, b.scales, b.zeros, expert, b.bits, b.group_size)
     if b.transposed:
-        _check("bmm", a, b, b.in_features)
-        return torch.ops.lowbit.grouped_linear(a.flatten(0, 1), *parts).unflatten(0, (experts, rows))
-    _check("bmm", a, b, b.packed.shape[-2])
-    return torch.ops.lowbit.grouped_matmul(a.flatten(0, 1), *parts, b.in_features).unflatten(0, (experts, rows))
+        _check(name, a, b, b.in_features)
+        return torch.ops.lowbit.grouped_linear(a, *parts)
+    _check(name, a, b, b.packed.shape[-2])
+    return torch.ops.lowbit.grouped_matmul(a, *parts, b.in_features)
 
 
 def _transformed() -> bool:
@@ -160,6 +190,13 @@ def _dense(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
     return (y if bias is None else y + bias.float()).to(x.dtype)
 
 
+def _check_traced(name: str, w: LowBitWeightTensor) -> None:
+    """Raises NotImplementedError for a weight that `torch.jit.trace` takes as an argument: its codes would become constants."""
+    if torch._C._get_value_trace(w).node().kind() == "prim::Param":  # type: ignore[attr-defined]
+        raise NotImplementedError(f"{name}: expected a traced weight to belong to a module, got it as an argument; use torch.export")
+    warnings.warn(UNSAVED, stacklevel=2)
+
+
 def _plain(t: Any) -> Any:
     return t.dequantize() if isinstance(t, LowBitWeightTensor) else t
 
@@ -167,7 +204,7 @@ def _plain(t: Any) -> Any:
 def _check(name: str, x: Tensor, w: LowBitWeightTensor, size: int) -> None:
     """Raises TypeError and ValueError in the terms of the call; the op itself sees neither the weight's dtype nor its exact row length."""
     if torch._C._is_tracing():
-        warnings.warn(UNSAVED, stacklevel=2)
+        _check_traced(name, w)
     if x.dtype not in ACTIVATIONS:
         raise TypeError(f"{name}: expected x of float32, bfloat16 or float16, got x of {x.dtype} with a weight of {w.dtype}")
     if x.dim() == 0 or x.shape[-1] != size:

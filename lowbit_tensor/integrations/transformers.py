@@ -107,7 +107,7 @@ def save_model(model: Any, tokenizer: Any, folder: Path, max_shard_size: int | s
 
 def weight_bytes_per_token(model: Any) -> int:
     """Bytes of weights that one decoded token reads: all parameters, but of an embedding that is no head only nothing (one row)."""
-    from ..tensor import packed_nbytes
+    from ..report import packed_nbytes
 
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     skip = None if head is not None and head.weight is embedding.weight else embedding.weight

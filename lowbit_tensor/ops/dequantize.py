@@ -15,14 +15,16 @@ from .registry import register
 def reference(packed: Tensor, scales: Tensor, zeros: Tensor, bits: int, group_size: int, in_features: int, dtype: torch.dtype) -> Tensor:
     """`[..., N, K]` of `dtype`: `scale * code + zero` computed in float32, rounded once."""
     lead = packed.shape[:-1]
-    out = torch.empty((lead.numel(), in_features), dtype=dtype, device=packed.device)
+    result = torch.empty((*lead, in_features), dtype=dtype, device=packed.device)
+    out = result.view(lead.numel(), in_features)
     packed, scales, zeros = (t.reshape(lead.numel(), t.shape[-1]) for t in (packed, scales, zeros))
     for rows in row_blocks(*out.shape):
         out[rows] = decode(packed[rows], scales[rows], zeros[rows], bits, group_size, in_features, torch.float32)
-    return out.view(*lead, in_features)
+    return result
 
 
-def _check(packed: Tensor, scales: Tensor, zeros: Tensor, bits: int, group_size: int, in_features: int, dtype: torch.dtype) -> None:
+def check(packed: Tensor, scales: Tensor, zeros: Tensor, bits: int, group_size: int, in_features: int, dtype: torch.dtype) -> None:
+    """Raises TypeError or ValueError for arguments that do not fit each other."""
     check_devices("lowbit::dequantize", packed, scales, zeros)
     check_weight("lowbit::dequantize", packed, scales, zeros, bits, group_size, in_features)
     if not dtype.is_floating_point:
@@ -30,12 +32,12 @@ def _check(packed: Tensor, scales: Tensor, zeros: Tensor, bits: int, group_size:
 
 
 def _kernel(packed: Tensor, scales: Tensor, zeros: Tensor, bits: int, group_size: int, in_features: int, dtype: torch.dtype) -> Tensor:
-    _check(packed, scales, zeros, bits, group_size, in_features, dtype)
+    check(packed, scales, zeros, bits, group_size, in_features, dtype)
     return reference(packed, scales, zeros, bits, group_size, in_features, dtype)
 
 
 def _fake(packed: Tensor, scales: Tensor, zeros: Tensor, bits: int, group_size: int, in_features: int, dtype: torch.dtype) -> Tensor:
-    _check(packed, scales, zeros, bits, group_size, in_features, dtype)
+    check(packed, scales, zeros, bits, group_size, in_features, dtype)
     return packed.new_empty((*packed.shape[:-1], in_features), dtype=dtype)
 
 

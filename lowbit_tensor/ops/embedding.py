@@ -16,18 +16,23 @@ def reference(
     indices: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor, bits: int, group_size: int, in_features: int, dtype: torch.dtype
 ) -> Tensor:
     """Rows `indices` (any shape) of the weight `[N, K]` to `[*indices.shape, K]` of `dtype`. Raises IndexError out of range."""
+    check_range(indices, packed.shape[0])
+    indices = indices.long()
+    return dequantize.reference(packed[indices], scales[indices], zeros[indices], bits, group_size, in_features, dtype)
+
+
+def check_range(indices: Tensor, rows: int) -> None:
+    """Raises IndexError for indices that are not of 0 to rows - 1."""
     if indices.numel():
         low, high = (int(i) for i in indices.aminmax())
-        if low < 0 or high >= packed.shape[0]:
-            raise IndexError(f"lowbit::embedding: expected indices of 0 to {packed.shape[0] - 1}, got {low} to {high}")
-    flat = indices.reshape(-1).long()
-    rows = dequantize.reference(packed[flat], scales[flat], zeros[flat], bits, group_size, in_features, dtype)
-    return rows.view(*indices.shape, in_features)
+        if low < 0 or high >= rows:
+            raise IndexError(f"lowbit::embedding: expected indices of 0 to {rows - 1}, got {low} to {high}")
 
 
-def _check(
+def check(
     indices: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor, bits: int, group_size: int, in_features: int, dtype: torch.dtype
 ) -> None:
+    """Raises TypeError or ValueError for arguments that do not fit each other."""
     check_dims("lowbit::embedding", "packed", packed, 2)
     check_devices("lowbit::embedding", packed, indices, scales, zeros)
     check_weight("lowbit::embedding", packed, scales, zeros, bits, group_size, in_features)
@@ -38,14 +43,14 @@ def _check(
 def _kernel(
     indices: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor, bits: int, group_size: int, in_features: int, dtype: torch.dtype
 ) -> Tensor:
-    _check(indices, packed, scales, zeros, bits, group_size, in_features, dtype)
+    check(indices, packed, scales, zeros, bits, group_size, in_features, dtype)
     return reference(indices, packed, scales, zeros, bits, group_size, in_features, dtype)
 
 
 def _fake(
     indices: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor, bits: int, group_size: int, in_features: int, dtype: torch.dtype
 ) -> Tensor:
-    _check(indices, packed, scales, zeros, bits, group_size, in_features, dtype)
+    check(indices, packed, scales, zeros, bits, group_size, in_features, dtype)
     return packed.new_empty((*indices.shape, in_features), dtype=dtype)
 
 

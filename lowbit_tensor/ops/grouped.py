@@ -58,35 +58,37 @@ def grouped_matmul(
     return by_expert("grouped_matmul", x, packed, expert, in_features, product)
 
 
-def _check_linear(x: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor, expert: Tensor, bits: int, group_size: int) -> None:
+def check_linear(x: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor, expert: Tensor, bits: int, group_size: int) -> None:
+    """`check` with the arguments of the op."""
     check("grouped_linear", x, packed, scales, zeros, expert, bits, group_size, x.shape[-1] if x.dim() else 0)
 
 
-def _check_matmul(
+def check_matmul(
     x: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor, expert: Tensor, bits: int, group_size: int, in_features: int
 ) -> None:
+    """`check` with the arguments of the op."""
     check("grouped_matmul", x, packed, scales, zeros, expert, bits, group_size, in_features)
     if x.shape[1] != packed.shape[1]:
         raise ValueError(f"lowbit::grouped_matmul: expected x[M, {packed.shape[1]}], got x{list(x.shape)}")
 
 
 def _linear_kernel(*args: Any) -> Tensor:
-    _check_linear(*args)
+    check_linear(*args)
     return grouped_linear(*args)
 
 
 def _linear_fake(*args: Any) -> Tensor:
-    _check_linear(*args)
+    check_linear(*args)
     return args[0].new_empty((args[0].shape[0], args[1].shape[1]))
 
 
 def _matmul_kernel(*args: Any) -> Tensor:
-    _check_matmul(*args)
+    check_matmul(*args)
     return grouped_matmul(*args)
 
 
 def _matmul_fake(*args: Any) -> Tensor:
-    _check_matmul(*args)
+    check_matmul(*args)
     return args[0].new_empty((args[0].shape[0], args[-1]))
 
 

@@ -29,13 +29,14 @@ def reference(x: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor, bias: Te
     """x `[..., K]`, weight `[N, K]` in parts, bias `[N]` to `[..., N]` of x's dtype; sums in float32 (float64 for float64 x)."""
     lead, length, work = x.shape[:-1], x.shape[-1], work_dtype(x)
     rows = x.reshape(lead.numel(), length).to(work)
-    out = rows.new_empty((rows.shape[0], packed.shape[0]))
+    result = rows.new_empty((*lead, packed.shape[0]))  # what an op returns is no view: users write to it in place
+    out = result.view(lead.numel(), packed.shape[0])
     for block in row_blocks(packed.shape[0], length):
         weights = decode(packed[block], scales[block], zeros[block], bits, group_size, length, work)
         out[:, block] = rows @ weights.t()
     if bias is not None:
         out += bias.to(work)
-    return out.to(x.dtype).view(*lead, packed.shape[0])
+    return result.to(x.dtype)
 
 
 def _kernel(x: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor, bias: Tensor | None, bits: int, group_size: int) -> Tensor:

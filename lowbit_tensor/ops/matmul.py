@@ -30,10 +30,11 @@ def reference(x: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor, bits: in
     """x `[..., N]`, weight `[N, K]` in parts to `[..., K]` of x's dtype; sums in float32 (float64 for float64 x)."""
     lead, work = x.shape[:-1], work_dtype(x)
     rows = x.reshape(lead.numel(), packed.shape[0]).to(work)
-    out = rows.new_zeros((rows.shape[0], in_features))
+    result = rows.new_zeros((*lead, in_features))
+    out = result.view(lead.numel(), in_features)
     for block in row_blocks(packed.shape[0], in_features):
         out.addmm_(rows[:, block], decode(packed[block], scales[block], zeros[block], bits, group_size, in_features, work))
-    return out.to(x.dtype).view(*lead, in_features)
+    return result.to(x.dtype)
 
 
 def _kernel(x: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor, bits: int, group_size: int, in_features: int) -> Tensor:

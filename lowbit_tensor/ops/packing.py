@@ -10,6 +10,14 @@ from ..format import check_bits, row_bytes
 from .registry import register
 
 
+def check_unpack(packed: Tensor, bits: int, length: int) -> None:
+    """Raises TypeError or ValueError for bytes that do not make rows of `length` codes."""
+    if packed.dtype != torch.uint8:
+        raise TypeError(f"lowbit::unpack: expected uint8 bytes, got {packed.dtype}")
+    if packed.dim() == 0 or packed.shape[-1] != row_bytes(length, check_bits(bits)):
+        raise ValueError(f"lowbit::unpack: expected [..., {row_bytes(length, bits)}] bytes, got {list(packed.shape)}")
+
+
 def _unpack(packed: Tensor, bits: int, length: int) -> Tensor:
     return packing.unpack(packed, bits, length).contiguous()
 
@@ -20,10 +28,7 @@ def _fake_pack(codes: Tensor, bits: int) -> Tensor:
 
 
 def _fake_unpack(packed: Tensor, bits: int, length: int) -> Tensor:
-    if packed.dtype != torch.uint8:
-        raise TypeError(f"lowbit::unpack: expected uint8 bytes, got {packed.dtype}")
-    if packed.dim() == 0 or packed.shape[-1] != row_bytes(length, check_bits(bits)):
-        raise ValueError(f"lowbit::unpack: expected [..., {row_bytes(length, bits)}] bytes, got {list(packed.shape)}")
+    check_unpack(packed, bits, length)
     return packed.new_empty((*packed.shape[:-1], length))
 
 

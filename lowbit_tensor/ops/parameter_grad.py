@@ -19,7 +19,8 @@ def reference(grad: Tensor, packed: Tensor, bits: int, group_size: int) -> tuple
     lead, length, work = grad.shape[:-1], grad.shape[-1], work_dtype(grad)
     groups = group_count(length, group_size)
     grad, packed = grad.reshape(lead.numel(), length), packed.reshape(lead.numel(), packed.shape[-1])
-    sums = [grad.new_empty((grad.shape[0], groups), dtype=work) for _ in range(2)]
+    results = [grad.new_empty((*lead, groups), dtype=work) for _ in range(2)]
+    sums = [result.view(lead.numel(), groups) for result in results]
     whole = length // group_size
     for rows in row_blocks(*grad.shape):
         block = grad[rows].to(work)
@@ -27,7 +28,7 @@ def reference(grad: Tensor, packed: Tensor, bits: int, group_size: int) -> tuple
             out[rows, :whole] = values[:, : whole * group_size].unflatten(-1, (whole, group_size)).sum(-1)
             if whole < groups:
                 out[rows, whole] = values[:, whole * group_size :].sum(-1)
-    return sums[0].view(*lead, groups), sums[1].view(*lead, groups)
+    return results[0], results[1]
 
 
 def weight_grads(

@@ -32,12 +32,13 @@ def reference(
 
 def encode_reference(w: Tensor, scales: Tensor, zeros: Tensor, bits: int, group_size: int) -> Tensor:
     """The packed nearest codes of `w` `[..., N, K]` for `scales` and `zeros` `[..., N, G]`."""
-    fmt = _check_encode(w, scales, zeros, bits, group_size)
+    fmt = check_encode(w, scales, zeros, bits, group_size)
     quantizers.check_finite(w, "w")
     return quantizers.encode(w, scales, zeros, fmt)
 
 
-def _check_encode(w: Tensor, scales: Tensor, zeros: Tensor, bits: int, group_size: int) -> Format:
+def check_encode(w: Tensor, scales: Tensor, zeros: Tensor, bits: int, group_size: int) -> Format:
+    """The format; raises TypeError or ValueError for arguments that do not fit each other."""
     check("encode", w)
     check_devices("lowbit::encode", w, scales, zeros)
     fmt = Format(bits, group_size, w.shape[-1])
@@ -58,7 +59,7 @@ def _fake(
 
 
 def _fake_encode(w: Tensor, scales: Tensor, zeros: Tensor, bits: int, group_size: int) -> Tensor:
-    fmt = _check_encode(w, scales, zeros, bits, group_size)
+    fmt = check_encode(w, scales, zeros, bits, group_size)
     return w.new_empty((*w.shape[:-1], fmt.row_bytes), dtype=torch.uint8)
 
 

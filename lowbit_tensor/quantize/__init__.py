@@ -24,6 +24,9 @@ LARGEST = torch.finfo(torch.float32).max / 4
 BLOCK = 1 << 18  # weights a block: its float32 temporaries stay in the cache and small beside any weight worth quantizing
 
 
+Encoder = Callable[[Tensor, Tensor, Tensor, Format], Tensor]
+
+
 def check_method(method: str) -> str:
     """The name of a quantizer. Raises ValueError for any other."""
     if not isinstance(method, str) or method not in FITS:
@@ -46,7 +49,7 @@ def check_finite(w: Tensor, name: str) -> None:
         low, high = (v.item() for v in block.aminmax())  # both NaN where any weight is
         if not (math.isfinite(low) and math.isfinite(high)):
             where = block.isfinite().logical_not().nonzero()[0].tolist()
-            place = torch.unravel_index(torch.tensor((rows.start + where[0]) * flat.shape[1] + where[1]), w.shape)
+            place = torch.unravel_index(torch.tensor((rows.start + where[0]) * flat.shape[1] + where[1], device="cpu"), w.shape)
             index = ", ".join(str(int(i)) for i in place)
             raise ValueError(f"{name}[{index}] is {block[where[0], where[1]].item()}: expected finite weights")
         size = max(size, -low, high)
@@ -54,11 +57,15 @@ def check_finite(w: Tensor, name: str) -> None:
         raise ValueError(f"{name}: expected weights of at most {LARGEST:.3g}, whose grid float32 can hold, got {size:.3g}")
 
 
-def quantize(w: Tensor, fmt: Format, method: str, scheme: Scheme, scale_dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def quantize(
+    w: Tensor, fmt: Format, method: str, scheme: Scheme, scale_dtype: torch.dtype, encode_block: Encoder | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Packed codes, scales and zeros of a float weight `[..., N, K]`; the codes are the nearest ones for the rounded parameters.
 
+    `encode_block(values, scales, zeros, fmt)` gives the packed nearest codes of a block; a backend may have a faster one.
     Takes no more extra memory than the result and a few blocks. Raises ValueError where `scale_dtype` cannot hold a parameter.
     """
+    encode_block = encode_block or _encode_block
     fit = FITS[check_method(method)]
     lead = w.shape[:-1]
     flat = rows_of(w)
@@ -71,7 +78,7 @@ def quantize(w: Tensor, fmt: Format, method: str, scheme: Scheme, scale_dtype: t
             scale, zero = rounded(scale, zero, scale_dtype, scheme)
             scales[rows, groups] = scale.view(-1, groups.stop - groups.start)
             zeros[rows, groups] = zero.view(-1, groups.stop - groups.start)
-        packed[rows] = _encode_block(flat[rows], scales[rows], zeros[rows], fmt)
+        packed[rows] = encode_block(flat[rows], scales[rows], zeros[rows], fmt)
     return packed.view(*lead, fmt.row_bytes), scales.view(*lead, fmt.groups), zeros.view(*lead, fmt.groups)
 
 
@@ -91,7 +98,20 @@ def prefers_float32(w: Tensor, scales: Tensor, zeros: Tensor, fmt: Format) -> bo
     if any(largest(p) > limit for p in (scales, zeros)):
         return True
     half_scales, half_zeros = scales.half(), zeros.half()
+    if w.dtype == torch.float16 and largest(half_scales.float() * fmt.max_code + half_zeros.float()) > limit:
+        return True  # rounded up, the largest weight would be infinite in its own dtype
     return total_error(w, half_scales, half_zeros, fmt) > 1.1 * total_error(w, scales, zeros, fmt)
+
+
+def check_not_vanished(w: Tensor, scales: Tensor, fmt: Format) -> None:
+    """Raises ValueError where a scale of `w` `[..., N, K]` has become 0 in its dtype though its group holds different values."""
+    flat = rows_of(w)
+    scales = scales.reshape(flat.shape[0], fmt.groups)
+    for rows in row_blocks(*flat.shape) if (scales == 0).any() else ():
+        for columns, groups, part in _parts(fmt):
+            low, high = flat[rows, columns].float().reshape(-1, part).aminmax(dim=-1)
+            if ((low < high) & (scales[rows, groups].reshape(-1) == 0)).any():
+                raise ValueError(f"scale_dtype: {scales.dtype} cannot hold steps as small as these weights need; expected torch.float32")
 
 
 def total_error(w: Tensor, scales: Tensor, zeros: Tensor, fmt: Format) -> float:

@@ -487,3 +487,11 @@ def test_auto_is_the_method_of_its_width(bits: int) -> None:
     method = BY_WIDTH[bits].__name__.rpartition(".")[2]
     expected = LowBitWeightTensor.from_float(w, bits, 64, method, integral_zero=bits in WHOLE_ZERO)
     assert torch.equal(LowBitWeightTensor.from_float(w, bits).dequantize(), expected.dequantize())
+
+
+def test_the_largest_float16_stays_finite():
+    """A step rounded up would make the largest weight infinite in its own dtype; fitted grids may end beyond the weights."""
+    w = torch.tensor([[65504.0, -65504.0, 3.0, 0.0]]).half()
+    for bits in range(1, 9):
+        got = LowBitWeightTensor.from_float(w, bits, 4, "minmax").dequantize()
+        assert got.isfinite().all(), (bits, got)

@@ -1,0 +1,73 @@
+// y = x @ W.T + bias for few rows of x: memory is the limit, so a run of weights is decoded once for all of them.
+//
+// A SIMD-group makes OUT rows of outputs for up to IN rows of x. Its lanes take the runs of a row in turn, lane l the runs l, l + 32, ...:
+// neighbouring lanes read neighbouring bytes. The affine part is factored out of a run: scale * sum(x * code) + zero * sum(x).
+
+constant constexpr int OUT = 4;  // outputs a SIMD-group: the loads of x are shared by them
+constant constexpr int SIMDS = 2;  // SIMD-groups a threadgroup
+
+// Element `index` of a row of x, 0 past its end, so that what lies past the end of a row of codes counts for nothing.
+template <typename T, int IN>
+METAL_FUNC void load_x(device const T* x, ulong row, int there, int k, int K, bool wide, thread float* values, thread float* sums) {
+  const int count = min(RUN, K - k);
+  for (int m = 0; m < IN; m++) {
+    device const T* source = x + (row + ulong(min(m, there - 1))) * ulong(K) + ulong(k);
+    sums[m] = 0.0f;
+    if (wide && count == RUN) {
+      const vec<T, 4> a = *(device const vec<T, 4>*)source;
+      const vec<T, 4> b = *(device const vec<T, 4>*)(source + 4);
+      for (int j = 0; j < 4; j++) {
+        values[m * RUN + j] = float(a[j]);
+        values[m * RUN + j + 4] = float(b[j]);
+      }
+    } else {
+      for (int j = 0; j < RUN; j++) values[m * RUN + j] = j < count ? float(source[j]) : 0.0f;
+    }
+    for (int j = 0; j < RUN; j++) sums[m] += values[m * RUN + j];
+  }
+}
+
+template <typename T, int BITS, int IN>
+[[kernel, max_total_threads_per_threadgroup(64)]] void rows(
+    device const T* x, device const uchar* packed, device const uchar* scales, device const uchar* zeros, device const uchar* bias,
+    device const int* experts, device T* y, constant int& M, constant int& N, constant int& K, constant int& group_size,
+    constant int& parameter_kind, constant int& bias_kind, constant int& wide_codes, constant int& wide_x, constant int& expert_count,
+    uint3 group [[threadgroup_position_in_grid]], uint simd [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  const int n0 = (int(group.x) * SIMDS + int(simd)) * OUT;
+  const int m0 = int(group.y) * IN;
+  const int there = min(IN, M - m0);
+  const int groups = ceil_div(K, group_size);
+  const ulong bytes = row_bytes(K, BITS);
+  // With experts, row m0 (IN is 1 then) takes the matrix of its expert; an expert that does not exist gives no number.
+  const int expert = expert_count > 0 ? experts[m0] : 0;
+  const bool exists = expert >= 0 && (expert_count == 0 || expert < expert_count);
+  const ulong first_row = ulong(max(expert, 0)) * ulong(N);
+
+  float sums[IN * OUT];
+  for (int i = 0; i < IN * OUT; i++) sums[i] = 0.0f;
+  for (int run = int(lane); run < ceil_div(K, RUN) && n0 < N && exists; run += LANES) {
+    float values[IN * RUN], x_sums[IN], codes[RUN];
+    load_x<T, IN>(x, ulong(m0), there, run * RUN, K, wide_x != 0, values, x_sums);
+    for (int r = 0; r < min(OUT, N - n0); r++) {
+      const ulong row = first_row + ulong(n0 + r);
+      decode_run<BITS>(packed + row * bytes + ulong(run) * BITS, run_bytes<BITS>(run, K), wide_codes != 0, codes);
+      const ulong place = row * ulong(groups) + ulong(run * RUN / group_size);
+      const float scale = load_float(scales, place, parameter_kind), zero = load_float(zeros, place, parameter_kind);
+      for (int m = 0; m < IN; m++) {
+        float dot = 0.0f;
+        for (int j = 0; j < RUN; j++) dot = fma(codes[j], values[m * RUN + j], dot);
+        sums[m * OUT + r] = fma(scale, dot, fma(zero, x_sums[m], sums[m * OUT + r]));
+      }
+    }
+  }
+  for (int m = 0; m < IN; m++) {
+    for (int r = 0; r < OUT; r++) {
+      const float total = simd_sum(sums[m * OUT + r]);
+      if (lane == 0 && m < there && n0 + r < N) {
+        const float shift = bias_kind == KIND_NONE ? 0.0f : load_float(bias, ulong(n0 + r), bias_kind);
+        y[ulong(m0 + m) * ulong(N) + ulong(n0 + r)] = T(exists ? total + shift : NAN);
+      }
+    }
+  }
+}
