@@ -19,9 +19,10 @@ ORDERS = {"forward": 0, "reverse": 1, "shuffle": 2}
 COUNTS = (
     *("device_bytes_loaded", "device_bytes_stored", "constant_bytes_loaded"),
     *("threadgroup_bytes_loaded", "threadgroup_bytes_stored"),
+    *("device_lines_loaded", "device_lines_stored"),
     *("simd_operations", "matrix_operations", "barriers", "threadgroup_memory"),
 )
-counts: dict[str, int] = {}  # of the last launch; the bytes only in CHECK mode
+counts: dict[str, int] = {}  # of the last launch; bytes only in CHECK mode, lines only if asked for
 
 
 class ShaderError(RuntimeError):
@@ -56,6 +57,7 @@ class _Request(ctypes.Structure):
         ("grid", ctypes.c_uint * 3),
         ("group", ctypes.c_uint * 3),
         ("check", ctypes.c_int),
+        ("count_lines", ctypes.c_int),
         ("order", ctypes.c_int),
         ("seed", ctypes.c_ulong),
         ("bindings", _Binding * MAX_BUFFERS),
@@ -110,10 +112,12 @@ class Library:
         group: tuple[int, int, int],
         order: str = "forward",
         seed: int = 0,
+        count_lines: bool = False,
     ) -> None:
         """Runs a kernel over buffers given as {slot: (address, bytes)}. ShaderError for what it does wrong."""
         kernel = self.kernels[name]
-        request = _Request((ctypes.c_uint * 3)(*threads), (ctypes.c_uint * 3)(*group), self.check, ORDERS[order], seed)
+        extents = (ctypes.c_uint * 3)(*threads), (ctypes.c_uint * 3)(*group)
+        request = _Request(*extents, self.check, count_lines, ORDERS[order], seed)
         for slot in range(MAX_BUFFERS):
             address, size = bindings.get(slot, (0, -1))
             writable = slot in kernel.parameters and kernel.parameters[slot].writable

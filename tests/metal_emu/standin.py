@@ -20,22 +20,26 @@ DEFAULT_LIMIT, LIMIT = 256, 1024
 log: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []  # launches: (name, threads, group_size)
 
 
-def compile_shader(source: str, check: bool = True, metal_version: int = 310, order: str = "forward", seed: int = 0) -> ShaderLibrary:
+def compile_shader(
+    source: str, check: bool = True, metal_version: int = 310, order: str = "forward", seed: int = 0, count_lines: bool = False
+) -> ShaderLibrary:
     """As torch.mps.compile_shader: SyntaxError if the text does not compile.
 
     `check` finds races, accesses out of bounds and the like at about three times the cost; `order` ("forward", "reverse", "shuffle" by
-    `seed`) is that of threadgroups, SIMD-groups and lanes; `metal_version` is 310, 320 or 400.
+    `seed`) is that of threadgroups, SIMD-groups and lanes; `metal_version` is 310, 320 or 400. `count_lines`, with `check`, adds to
+    `counts` the 64-byte lines of device memory that SIMD-groups touched, instruction by instruction: bytes / (64 * lines) tells how well
+    their lanes lie together.
     """
     if order not in ORDERS:
         raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {order!r}")
-    return ShaderLibrary(Library(source, check, metal_version), order, seed)
+    return ShaderLibrary(Library(source, check, metal_version), dict(order=order, seed=seed, count_lines=count_lines))
 
 
 class ShaderLibrary:
     """Its attributes are the kernels: `library.name(...)`."""
 
-    def __init__(self, library: Library, order: str, seed: int) -> None:
-        self._library, self._order, self._seed = library, order, seed
+    def __init__(self, library: Library, options: dict) -> None:
+        self._library, self._options = library, options
         self._launched: dict[str, set[int]] = {}
 
     def __getattr__(self, name: str) -> ShaderKernel:
@@ -74,7 +78,7 @@ class ShaderKernel:
         log.append((name, threads, group))
         owner._launched.setdefault(name, set()).add(math.prod(group))
         try:
-            owner._library.launch(name, bound.addresses, _three(threads), _three(group), owner._order, owner._seed)
+            owner._library.launch(name, bound.addresses, _three(threads), _three(group), **owner._options)
         finally:
             bound.write_back()
 

@@ -70,6 +70,23 @@ def test_counts_of_a_launch() -> None:
     assert counts["device_bytes_loaded"] >= n * k * 2 + n * k // 2
 
 
+def test_lines_show_whether_lanes_lie_together() -> None:
+    text = """#include <metal_stdlib>
+    using namespace metal;
+    kernel void together(device float* x [[buffer(0)]], device const float* y [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+      for (int j = 0; j < 4; j++) x[64 * j + i] = y[64 * j + i];
+    }
+    kernel void apart(device float* x [[buffer(0)]], device const float* y [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+      for (int j = 0; j < 4; j++) x[64 * j + i] = y[4 * i + j];
+    }"""
+    library, lines = compile_shader(text, count_lines=True), {}
+    for name in dir(library):
+        getattr(library, name)(torch.empty(256), torch.ones(256), threads=64, group_size=64)
+        assert counts["device_bytes_loaded"] == counts["device_bytes_stored"] == 4 * 256
+        lines[name] = counts["device_lines_loaded"], counts["device_lines_stored"]
+    assert lines == {"together": (16, 16), "apart": (64, 16)}
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("order", ["reverse", "shuffle"])
 def test_a_layer_of_real_size(order: str) -> None:

@@ -29,7 +29,7 @@ FLAGS = [
     "-fno-optimize-sibling-calls",  # the runtime tells the line by its return address
     # As a GPU computes: no contraction of a * b + c, no wider bfloat, no double, and garbage in what is not initialised.
     *("-ffp-contract=off", "-fno-strict-aliasing", "-ftrivial-auto-var-init=pattern"),
-    *("-Xclang", "-fbfloat16-excess-precision=none", "-Xclang", "-cl-ext=-cl_khr_fp64,-__opencl_c_fp64"),
+    *("-Xclang", "-fbfloat16-excess-precision=none", "-Xclang", "-cl-ext=+all,-cl_khr_fp64,-__opencl_c_fp64"),
     *("-Werror=uninitialized", "-Werror=sometimes-uninitialized", "-Werror=return-type"),
     *("-Wimplicit-float-conversion", "-Wimplicit-int-float-conversion", "-Wpre-c++17-compat"),
     *("-Wno-unknown-pragmas", "-Wno-unused-value", "-Wno-gcc-compat", "-Wno-psabi", "-fno-color-diagnostics", "-ferror-limit=30"),

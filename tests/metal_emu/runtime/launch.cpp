@@ -84,6 +84,7 @@ static void run_group(unsigned index) {
   clear_arena();
   set_inputs(position, size);
   start_group();
+  for (unsigned s = 0; s < machine.simdgroups; s++) settle_lines(s);
 }
 
 static void run_groups() {
@@ -138,7 +139,7 @@ static void unwatch() {
 
 struct Request {
   unsigned grid[3], group[3];
-  int check, order;
+  int check, count_lines, order;
   unsigned long seed;
   Binding bindings[EMU_BUFFERS];
 };
@@ -159,6 +160,7 @@ extern "C" int emu_launch(Entry entry, const Request* request, Report* report) {
   machine.entry = entry;
   machine.buffers = buffers;
   machine.check = request->check != 0;
+  machine.count_lines = machine.check && request->count_lines;
   machine.order = Order(request->order);
   machine.random = request->seed * 2 + 1;
   machine.failed = false;

@@ -37,6 +37,7 @@ struct Region {  // what one buffer argument may touch
 struct Counts {  // read by the Python side (library.py, COUNTS)
   unsigned long device_bytes_loaded, device_bytes_stored, constant_bytes_loaded;
   unsigned long threadgroup_bytes_loaded, threadgroup_bytes_stored;
+  unsigned long device_lines_loaded, device_lines_stored;  // only if asked for, see lines.cpp
   unsigned long simd_operations, matrix_operations, barriers, threadgroup_memory;
 };
 
@@ -65,7 +66,7 @@ struct Machine {
   Entry entry;
   unsigned grid[3], group[3], groups[3];
   const unsigned long* buffers;
-  bool check;
+  bool check, count_lines;
   Order order;
   uint64_t random;
   std::vector<Region> regions;
@@ -104,6 +105,9 @@ inline unsigned running_thread() { return machine.simdgroup * EMU_SIMD_WIDTH + m
 
 // arena.cpp
 void clear_arena();
+// lines.cpp
+void note_line(uintptr_t address, unsigned bytes, bool write, uintptr_t place);
+void settle_lines(unsigned simdgroup);
 // schedule.cpp
 void start_group();
 void shuffle(unsigned* values, unsigned count);

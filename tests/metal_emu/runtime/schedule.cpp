@@ -111,6 +111,7 @@ __attribute__((noinline)) emu_block* emu_exchange(const void* data, unsigned siz
     return &block;
   }
   count_exchange(operation);
+  settle_lines(machine.simdgroup);
   if (operation & EMU_MEMORY_BARRIER) advance(g.epoch, operation);
   block.active = g.arrived;
   g.arrived = 0;
@@ -125,7 +126,10 @@ static void release_barrier() {
   machine.waiting = 0;
   machine.barrier = 0;
   for (unsigned t = 0; t < machine.threads; t++) machine.fibers[t].barrier = 0;
-  for (unsigned s = 0; s < machine.simdgroups; s++) machine.groups_of_lanes[s].ready = machine.groups_of_lanes[s].live;
+  for (unsigned s = 0; s < machine.simdgroups; s++) {
+    settle_lines(s);
+    machine.groups_of_lanes[s].ready = machine.groups_of_lanes[s].live;
+  }
   if (machine.order == SHUFFLE) shuffle(machine.turn_of, machine.simdgroups);
 }
 

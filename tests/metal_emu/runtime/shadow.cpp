@@ -120,6 +120,7 @@ static void check_region(uintptr_t address, Accessed what, unsigned alignment, R
   if (alignment && address % alignment)
     fail(what.place, "misaligned %s of %u bytes at byte %zu of buffer %d", verb(what.write), what.bytes, what.offset, region.index);
   if (what.write && !region.writable) fail(what.place, "write to read-only buffer %d", region.index);
+  note_line(address, what.bytes, what.write, what.place);
   (what.write ? machine.counts.device_bytes_stored : machine.counts.device_bytes_loaded) += what.bytes;
   if (region.shadow.writes) check_order(what, region.shadow);
 }
@@ -150,6 +151,7 @@ void check_access(uintptr_t address, unsigned bytes, bool write, uintptr_t place
     what.memory = THREADGROUP;
     return check_arena(address, what, alignment);
   }
+  if (within(address, machine.groups_of_lanes, sizeof(SimdGroup) * MAX_SIMDGROUPS)) return;  // the exchange's own blocks
   for (Region& r : machine.regions)
     if (address >= r.begin && address < r.end) return check_region(address, what, alignment, r);
   if (address >= machine.image_begin && address < machine.image_end) {
@@ -157,7 +159,6 @@ void check_access(uintptr_t address, unsigned bytes, bool write, uintptr_t place
     machine.counts.constant_bytes_loaded += bytes;
     return;
   }
-  if (within(address, machine.groups_of_lanes, sizeof(SimdGroup) * MAX_SIMDGROUPS)) return;  // the exchange's own blocks
   if (within(address, machine.inputs, sizeof(emu_thread) * MAX_THREADS)) return;
   if (within(address, machine.stacks, STACK_BYTES * MAX_THREADS)) fail(place, "access to another thread's private memory");
   report_stray(address, what);
