@@ -13,11 +13,14 @@ from pathlib import Path
 from . import toolchain
 from .library import Library, translate
 
-VARIABLE = r"(ParmVarDecl|VarDecl|FieldDecl) 0x\S+ <[^>]*> \S+ (?:used |referenced )*\w+"  # one with a name
+VARIABLE = r"(ParmVarDecl|VarDecl|FieldDecl) 0x\S+ <[^>]*> \S+ (?:used |referenced )*(?!used '|referenced ')\w+"  # one with a name
 # (pattern for a line of the syntax tree, what is wrong with the text there)
 TREE_RULES = [
     (rf"{VARIABLE} '[^']*__generic [^']*[*&][^']*'", "a pointer or reference without an address space"),
-    (rf"{VARIABLE} '(?![^']*__(global|local|constant|private|generic) )[^']*[*&][^']*'", "a pointer or reference without an address space"),
+    (
+        rf"{VARIABLE} '(?![^']*__(global|local|constant|private|generic) )(?:[^'[*&]|\[[^\]]*\])*[*&][^']*'",
+        "a pointer or reference without an address space",
+    ),
     (
         r"ImplicitCastExpr .*'(\w+ )*bfloat'.* <(FloatingCast|IntegralToFloating)>(?! part_of_explicit_cast)",
         "implicit conversion to bfloat",
@@ -31,7 +34,10 @@ TREE_RULES = [
         r"ConditionalOperator 0x\S+ <[^>]*> '[^']*\b(vec<|(float|half|bfloat|u?int|u?short|u?char|u?long|bool)[234])",
         "?: on vectors: use select",
     ),
-    (r"CXXMethodDecl 0x.* '(const )?(__private|__generic) [^'(]*&(?: |\()", "a method that returns a reference to thread memory"),
+    (
+        r"CXXMethodDecl 0x(?!.* implicit ).* '(const )?(__private|__generic) [^'(]*&(?: |\()",
+        "a method that returns a reference to thread memory",
+    ),
     (r"LambdaExpr 0x", "a lambda: it needs Metal 3.2"),
 ]
 # (pattern for a line of the source, what is wrong)

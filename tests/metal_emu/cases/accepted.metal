@@ -239,3 +239,16 @@ x[i] = float(1u << (32 + (i & 7)));
 // case: long arithmetic
 // expect: 2 * i
 long a = long(i) << 33; x[i] = float(a >> 32);
+
+// case: struct in device memory
+// expect: 2 * i
+struct Pair { float a; uchar b[4]; };
+// body
+device Pair* pairs = (device Pair*)x;
+if (i < 16) {
+  Pair p = pairs[i];
+  p.a *= 2;
+  pairs[i] = p;
+}
+threadgroup_barrier(mem_flags::mem_device);
+if (i % 2) x[i] *= 2;

@@ -237,6 +237,14 @@ x[i] = float(simd_sum(bfloat(x[i])));  // fault
 // expect: call to 'min' is ambiguous
 x[i] = min(int(i), 3u);  // fault
 
+// case: max of float and int
+// expect: call to 'max' is ambiguous
+x[i] = max(x[i], 0);  // fault
+
+// case: exp of an int
+// expect: call to 'exp' is ambiguous
+x[i] = exp(3);  // fault
+
 // case: uninitialised variable
 // expect: uninitialized
 float v;  // here

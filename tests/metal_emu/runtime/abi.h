@@ -28,6 +28,10 @@ struct emu_block {
   __attribute__((aligned(64))) char slot[EMU_SIMD_WIDTH][EMU_SLOT];
 };
 
+// The place in an 8x8 matrix of a lane's first element; the second is to the right of it.
+#define EMU_ROW(lane) ((lane) / 4 % 8 / 4 * 4 + (lane) / 2 % 4)
+#define EMU_COLUMN(lane) ((lane) / 8 % 2 * 4 + (lane) % 2 * 2)
+
 // A buffer parameter of a kernel, read by the Python side (library.py, class Parameter).
 struct emu_parameter {
   int index;      // buffer slot

@@ -78,5 +78,6 @@ __attribute__((nomerge)) emu_block* emu_exchange(const void* data, unsigned size
 __attribute__((nomerge)) void emu_barrier(unsigned flags);
 __local void* emu_threadgroup_array(const __global void* tag, unsigned size);
 unsigned emu_lane();
+void emu_multiply(emu_block* block);
 void emu_bad_lane(unsigned lane);
 }

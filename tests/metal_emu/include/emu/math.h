@@ -12,8 +12,7 @@ EMU_INLINE float emu_fract(float x) { return x - __builtin_floorf(x); }
   template <int N> EMU_INLINE vec<float, N> NAME(vec<float, N> a) {                    \
     for (int i = 0; i < N; i++) a.s[i] = BUILTIN(a.s[i]);                              \
     return a;                                                                          \
-  }                                                                                    \
-  template <class T, enable_if_t<is_integral_v<T>, int> = 0> EMU_INLINE float NAME(T x) { return BUILTIN((float)x); }
+  }
 #define EMU_F2(NAME, BUILTIN)                                                          \
   EMU_INLINE float NAME(float x, float y) { return BUILTIN(x, y); }                    \
   EMU_INLINE EMU_NARROW half NAME(half x, half y) { return (half)BUILTIN((float)x, (float)y); } \
@@ -47,12 +46,16 @@ template <int N> EMU_INLINE vec<float, N> fma(vec<float, N> a, vec<float, N> b, 
 }
 EMU_INLINE float ldexp(float x, int e) { return __builtin_ldexpf(x, e); }
 
-// min and max of floats ignore a NaN; the two arguments must be of one type.
+// min and max of floats ignore a NaN. Overloads, not a template, for integers: so that arguments of two types are ambiguous, as in Metal.
+#define EMU_INTEGERS(F, ...) \
+  F(char, __VA_ARGS__) F(uchar, __VA_ARGS__) F(short, __VA_ARGS__) F(ushort, __VA_ARGS__) F(int, __VA_ARGS__) F(uint, __VA_ARGS__) \
+  F(long, __VA_ARGS__) F(ulong, __VA_ARGS__)
+#define EMU_OF_INTEGERS(T, NAME, EXPRESSION) EMU_INLINE T NAME(T a, T b) { return EXPRESSION; }
 #define EMU_FLOAT_AND_INTEGER(NAME, BUILTIN, INTEGER)                                                   \
   EMU_INLINE float NAME(float a, float b) { return BUILTIN(a, b); }                                     \
   EMU_INLINE EMU_NARROW half NAME(half a, half b) { return (half)BUILTIN((float)a, (float)b); }         \
   void NAME(bfloat a, bfloat b) = delete;                                                               \
-  template <class T, enable_if_t<is_integral_v<T>, int> = 0> EMU_INLINE T NAME(T a, T b) { return INTEGER; } \
+  EMU_INTEGERS(EMU_OF_INTEGERS, NAME, INTEGER)                                                          \
   template <class T, int N> EMU_INLINE vec<T, N> NAME(vec<T, N> a, vec<T, N> b) {                       \
     for (int i = 0; i < N; i++) a.s[i] = NAME(a.s[i], b.s[i]);                                          \
     return a;                                                                                           \

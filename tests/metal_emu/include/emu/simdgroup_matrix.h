@@ -2,8 +2,8 @@
 #pragma once
 namespace metal {
 
-EMU_INLINE uint emu_row(uint lane) { return (lane / 4 & 4) + lane / 2 % 4; }
-EMU_INLINE uint emu_column(uint lane) { return (lane / 4 & 2) * 2 + lane % 2 * 2; }
+EMU_INLINE uint emu_row(uint lane) { return EMU_ROW(lane); }
+EMU_INLINE uint emu_column(uint lane) { return EMU_COLUMN(lane); }
 
 template <class T, int R, int C> struct simdgroup_matrix {
   static_assert(R == 8 && C == 8, "a simdgroup_matrix is 8x8");
@@ -54,24 +54,6 @@ EMU_INLINE void simdgroup_store(simdgroup_matrix<T, 8, 8> m, P target, ulong ele
   static_assert(is_same_v<typename emu_pointee<P>::type, T>, "simdgroup_store to a pointer to another type");
   emu_hand_over(0u, EMU_MATRIX_STORE);
   for (uint i = 0; i < 2; i++) target[emu_element(i, elements_per_row, origin, transpose)] = m.elements.s[i];
-}
-
-// a * b in float32, from the operands that the lanes handed over: two elements of a, then two of b.
-EMU_INLINE void emu_multiply(emu_block* block) {
-  float a[8][8], b[8][8];
-  for (uint lane = 0; lane < EMU_SIMD_WIDTH; lane++) {
-    const float* operands = (const float*)block->slot[lane];
-    for (uint i = 0; i < 2; i++) {
-      a[emu_row(lane)][emu_column(lane) + i] = operands[i];
-      b[emu_row(lane)][emu_column(lane) + i] = operands[2 + i];
-    }
-  }
-  for (int i = 0; i < 8; i++) {
-    float sums[8] = {};
-    for (int k = 0; k < 8; k++)
-      for (int j = 0; j < 8; j++) sums[j] += a[i][k] * b[k][j];
-    for (int j = 0; j < 8; j++) ((float*)block->result)[i * 8 + j] = sums[j];
-  }
 }
 
 // d = a * b + c
