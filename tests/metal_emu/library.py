@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from . import toolchain
+from . import operations, toolchain
 from .glue import MAX_BUFFERS, glue
 from .rewrite import rewrite
 
@@ -22,7 +22,7 @@ COUNTS = (
     *("device_lines_loaded", "device_lines_stored"),
     *("simd_operations", "matrix_operations", "barriers", "threadgroup_memory"),
 )
-counts: dict[str, int] = {}  # of the last launch; bytes only in CHECK mode, lines only if asked for
+counts: dict[str, int] = {}  # of the last launch; bytes only in CHECK mode, lines and operations only if asked for
 
 
 class ShaderError(RuntimeError):
@@ -78,19 +78,28 @@ class Kernel:
 
 
 class Library:
-    """`check` is the CHECK mode; SyntaxError, with the compiler's message, for text that Metal would refuse."""
+    """`check` is the CHECK mode, `count_operations` adds what is computed to `counts`, at a price.
 
-    def __init__(self, source: str, check: bool = True, metal_version: int = 310) -> None:
+    SyntaxError, with the compiler's message, for text that Metal would refuse.
+    """
+
+    def __init__(self, source: str, check: bool = True, metal_version: int = 310, count_operations: bool = False) -> None:
         self.source, self.check, self.metal_version = source, check, metal_version
+        self._more = operations.FLAGS if count_operations else []
         refuse_text(source)
-        key = toolchain.digest(toolchain.harness_digest(), source, check, metal_version)
+        key = toolchain.digest(toolchain.harness_digest(), source, check, metal_version, self._more)
         self.path = toolchain.cached(f"kernels-{key}.so", self._build)
         self._handle = ctypes.CDLL(str(self.path))
         self.kernels = self._kernels()
+        self._blocks = json.loads(toolchain.cached(f"blocks-{key}.json", self._write_blocks).read_text()) if count_operations else []
 
     def _build(self, target: Path) -> None:
-        warnings = toolchain.compile_library(translate(self.source, self.metal_version), self.check, target)
+        warnings = toolchain.compile_library(translate(self.source, self.metal_version), self.check, target, self._more)
         refuse_warnings(warnings, self.metal_version)
+
+    def _write_blocks(self, target: Path) -> None:
+        code = toolchain.intermediate_code(translate(self.source, self.metal_version), self.check, self._more)
+        target.write_text(json.dumps(operations.blocks(code)))
 
     def _kernels(self) -> dict[str, Kernel]:
         self._handle.emu_table.restype = ctypes.c_char_p
@@ -126,6 +135,8 @@ class Library:
         failed = _runtime().emu_launch(kernel.entry, ctypes.byref(request), ctypes.byref(report))
         counts.clear()
         counts.update(zip(COUNTS, report.counts, strict=True))
+        if self._blocks:
+            counts.update(operations.total(self._blocks, _runtime().emu_executed()[: len(self._blocks)]))
         if failed:
             raise ShaderError(f"{name}: {self._with_lines(report.error.decode(), report.image)}")
 
@@ -136,7 +147,9 @@ class Library:
 
 @functools.cache
 def _runtime() -> ctypes.CDLL:
-    return ctypes.CDLL(str(toolchain.runtime()))
+    library = ctypes.CDLL(str(toolchain.runtime()))
+    library.emu_executed.restype = ctypes.POINTER(ctypes.c_ulong)
+    return library
 
 
 def translate(source: str, metal_version: int) -> str:

@@ -21,18 +21,25 @@ log: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []  # launches: (name,
 
 
 def compile_shader(
-    source: str, check: bool = True, metal_version: int = 310, order: str = "forward", seed: int = 0, count_lines: bool = False
+    source: str,
+    check: bool = True,
+    metal_version: int = 310,
+    order: str = "forward",
+    seed: int = 0,
+    count_lines: bool = False,
+    count_operations: bool = False,
 ) -> ShaderLibrary:
     """As torch.mps.compile_shader: SyntaxError if the text does not compile.
 
     `check` finds races, accesses out of bounds and the like at about three times the cost; `order` ("forward", "reverse", "shuffle" by
     `seed`) is that of threadgroups, SIMD-groups and lanes; `metal_version` is 310, 320 or 400. `count_lines`, with `check`, adds to
     `counts` the 64-byte lines of device memory that SIMD-groups touched, instruction by instruction: bytes / (64 * lines) tells how well
-    their lanes lie together.
+    their lanes lie together. `count_operations` adds the arithmetic, see operations.py.
     """
     if order not in ORDERS:
         raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {order!r}")
-    return ShaderLibrary(Library(source, check, metal_version), dict(order=order, seed=seed, count_lines=count_lines))
+    library = Library(source, check, metal_version, count_operations)
+    return ShaderLibrary(library, dict(order=order, seed=seed, count_lines=count_lines))
 
 
 class ShaderLibrary:

@@ -87,6 +87,22 @@ def test_lines_show_whether_lanes_lie_together() -> None:
     assert lines == {"together": (16, 16), "apart": (64, 16)}
 
 
+@pytest.mark.parametrize("check", [True, False], ids=["check", "fast"])
+def test_operations_are_counted(check: bool) -> None:
+    text = """#include <metal_stdlib>
+    using namespace metal;
+    kernel void dot_product(device float* y [[buffer(0)]], device const half* x [[buffer(1)]], device const uchar* q [[buffer(2)]],
+                            constant int& n [[buffer(3)]], uint i [[thread_position_in_grid]]) {
+      float sum = 0;
+      for (int k = 0; k < n; k++) sum = fma(float(x[k]), float(q[k] >> 4 ^ 3), sum);
+      y[i] = sum;
+    }"""
+    library = compile_shader(text, check=check, count_operations=True)
+    library.dot_product(torch.empty(64), torch.ones(5).half(), torch.ones(5, dtype=torch.uint8), 5, threads=64, group_size=32)
+    assert counts["float_operations"] == 64 * 5 * 2 and counts["conversions"] == 64 * 5 * 2
+    assert 64 * 5 * 2 <= counts["integer_operations"] <= 64 * 5 * 3 + 64
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("order", ["reverse", "shuffle"])
 def test_a_layer_of_real_size(order: str) -> None:

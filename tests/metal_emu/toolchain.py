@@ -142,12 +142,15 @@ def preprocess(source: str, metal_version: int) -> str:
     return done.stdout
 
 
-def compile_library(code: str, check: bool, target: Path) -> str:
-    """Compiles rewritten text into a shared library next to `target`; returns the compiler's warnings. SyntaxError if it fails."""
+def _flags(check: bool, more: list[str]) -> list[str]:
+    return [*FLAGS, *(CHECK if check else ["-O2"]), *more, "-isystem", str(INCLUDE)]
+
+
+def compile_library(code: str, check: bool, target: Path, more: list[str]) -> str:
+    """Compiles rewritten text, with more flags, into a shared library; returns the warnings. SyntaxError if it fails."""
     written, compiled = target.with_suffix(".clcpp"), target.with_suffix(".o")
     written.write_text(code)
-    flags = [*FLAGS, *(CHECK if check else ["-O2"]), "-isystem", str(INCLUDE)]
-    done = run([*clang(), *flags, "-c", str(written), "-o", str(compiled)])
+    done = run([*clang(), *_flags(check, more), "-c", str(written), "-o", str(compiled)])
     if done.returncode:
         raise SyntaxError(done.stderr)
     link = [*cxx(), "-shared", "-o", str(target), str(compiled), str(runtime()), "-Wl,-rpath,$ORIGIN", "-lm"]
@@ -155,6 +158,11 @@ def compile_library(code: str, check: bool, target: Path) -> str:
     if linked.returncode:
         raise SyntaxError(linked.stderr)
     return done.stderr
+
+
+def intermediate_code(code: str, check: bool, more: list[str]) -> str:
+    """LLVM's text of what compile_library compiles."""
+    return run([*clang(), *_flags(check, more), "-S", "-emit-llvm", "-o", "-", "-"], code).stdout
 
 
 def syntax_tree(code: str) -> tuple[str, str]:

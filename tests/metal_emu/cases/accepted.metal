@@ -252,3 +252,13 @@ if (i < 16) {
 }
 threadgroup_barrier(mem_flags::mem_device);
 if (i % 2) x[i] *= 2;
+
+// case: computed size of an array in a template
+// expect: i + 2
+template <int N> inline float f(device const float* p) {
+  float two[N * 2] = {};
+  for (int j = 0; j < N * 2; j++) two[j] = p[j % N];
+  return two[N] + two[0];
+}
+// body
+x[i] = f<2>((device const float*)v + i) + x[i] - 2.0f * x[i] + 2.0f;

@@ -166,6 +166,7 @@ extern "C" int emu_launch(Entry entry, const Request* request, Report* report) {
   machine.failed = false;
   machine.error.clear();
   machine.counts = Counts{};
+  clear_executed();
   for (int d = 0; d < 3; d++) {
     machine.grid[d] = request->grid[d];
     machine.group[d] = request->group[d];

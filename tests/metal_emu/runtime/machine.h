@@ -108,6 +108,8 @@ void clear_arena();
 // lines.cpp
 void note_line(uintptr_t address, unsigned bytes, bool write, uintptr_t place);
 void settle_lines(unsigned simdgroup);
+// operations.cpp
+void clear_executed();
 // schedule.cpp
 void start_group();
 void shuffle(unsigned* values, unsigned count);
