@@ -1,6 +1,7 @@
 """Weights of 1 to 8 bits for PyTorch: one tensor, one file format, every device."""
 
 from . import handlers as _handlers  # fills the table of what ops mean
+from . import metal as _metal  # registers the kernels for mps, and compiles nothing
 from .config import LowBitConfig
 from .convert import dequantize_, quantize_, trainable_parameters
 from .format import Format
@@ -34,4 +35,4 @@ __all__ = [
     # the package
     "__version__",
 ]
-del _handlers
+del _handlers, _metal

@@ -18,7 +18,10 @@ from ..format import Format, group_count
 from ..ops import dequantize, embedding, grouped, linear, matmul, packing, parameter_grad, quantize
 from ..ops.registry import LIBRARY
 from . import launch
+from .launch import set_batch_invariant
 from .selftest import trusted
+
+__all__ = ["OPS", "covers", "launch", "register", "set_batch_invariant"]
 
 KEY = "MPS"
 Op = Callable[..., Any]

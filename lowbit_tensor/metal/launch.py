@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -16,7 +17,13 @@ from .kernels import KERNELS, TYPES, name_of
 from .library import kernel
 
 KINDS = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}  # as in shaders/codec.metal; -1 for none
-batch_invariant = False  # True: a row's result does not depend on how many others there are; slower for few rows
+batch_invariant = False  # set_batch_invariant
+
+
+def set_batch_invariant(on: bool) -> None:
+    """Whether a row's result must not depend on how many other rows there are; few rows are slower then."""
+    global batch_invariant
+    batch_invariant = bool(on)
 
 
 def linear(x: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor, bias: Tensor | None, bits: int, group_size: int) -> Tensor:
@@ -94,7 +101,7 @@ def parameter_grad(grad: Tensor, packed: Tensor, bits: int, group_size: int) -> 
     sums = [grad.new_empty((*lead, groups), dtype=torch.float32) for _ in range(2)]
     if sums[0].numel():
         grad, packed = grad.float().contiguous(), packed.contiguous()
-        sizes = (lead.numel(), length, _int32(group_size), _wide(packed, bits, length))
+        sizes = (lead.numel(), length, _int32(group_size), _align(packed, bits, length))
         _call("group_sums", (bits,), grad, packed, *sums, *sizes, threads=(groups * 32, lead.numel()))
     return sums[0], sums[1]
 
@@ -113,7 +120,7 @@ def unpack(packed: Tensor, bits: int, length: int) -> Tensor:
     lead, packed = packed.shape[:-1], packed.contiguous()
     codes = packed.new_empty((*lead, length))
     if codes.numel():
-        _call("unpack", (bits,), packed, codes, lead.numel(), length, _wide(packed, bits, length), threads=_runs(length, lead.numel()))
+        _call("unpack", (bits,), packed, codes, lead.numel(), length, _align(packed, bits, length), threads=_runs(length, lead.numel()))
     return codes
 
 
@@ -147,7 +154,7 @@ class _Weight:
         self.packed, self.scales, self.zeros = packed.contiguous(), _bytes(scales), _bytes(zeros)
         self.bits, self.length, self.outputs = bits, length, packed.shape[-2] if packed.dim() > 1 else 1
         self.experts = packed.shape[0] if packed.dim() == 3 else 0
-        self.group_size, self.kind, self.wide = _int32(group_size), KINDS[scales.dtype], _wide(self.packed, bits, length)
+        self.group_size, self.kind, self.align = _int32(group_size), KINDS[scales.dtype], _align(self.packed, bits, length)
 
     @property
     def parts(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -165,7 +172,7 @@ def _rows(x: Tensor, w: _Weight, bias: Tensor | None, expert: Tensor | None, y: 
         w.group_size,
         w.kind,
         _kind(bias),
-        w.wide,
+        w.align,
         int(wide_x),
         w.experts if expert is not None else 0,
     )
@@ -179,7 +186,7 @@ def _tiles(x: Tensor, w: _Weight, bias: Tensor | None, y: Tensor, forward: bool)
     splits = 1 if batch_invariant else splits_of(tiles[0] * tiles[1], x.shape[1])
     parts = y.new_empty((splits, *y.shape), dtype=torch.float32) if splits > 1 else _nothing(y, torch.float32)
     none = _nothing(x, torch.int32)
-    sizes = (y.shape[0], w.outputs, w.length, w.group_size, w.kind, _kind(bias), w.wide, 0, splits)
+    sizes = (y.shape[0], w.outputs, w.length, w.group_size, w.kind, _kind(bias), w.align, 0, splits)
     tensors = (x, *w.parts, _or(_bias(bias), w.packed), none, none, y, parts)
     _call(
         "tiles", (TYPES[x.dtype], w.bits, forward, False), *tensors, *sizes, threads=(tiles[0] * KERNELS["tiles"].threads, tiles[1], splits)
@@ -195,7 +202,7 @@ def _grouped_tiles(x: Tensor, w: _Weight, expert: Tensor, y: Tensor, forward: bo
     found, order = expert.to(torch.int32).sort(stable=True)
     offsets = torch.searchsorted(found, torch.arange(w.experts + 1, dtype=torch.int32, device=x.device), out_int32=True)
     tiles = -(-x.shape[0] // TILE) + min(w.experts, x.shape[0])  # at most one part-filled tile an expert
-    sizes = (x.shape[0], w.outputs, w.length, w.group_size, w.kind, -1, w.wide, w.experts, 1)
+    sizes = (x.shape[0], w.outputs, w.length, w.group_size, w.kind, -1, w.align, w.experts, 1)
     tensors = (x, *w.parts, w.packed, order.to(torch.int32), offsets, y, _nothing(y, torch.float32))
     grid = (-(-y.shape[1] // TILE) * KERNELS["tiles"].threads, tiles, 1)
     _call("tiles", (TYPES[x.dtype], w.bits, forward, True), *tensors, *sizes, threads=grid)
@@ -203,7 +210,7 @@ def _grouped_tiles(x: Tensor, w: _Weight, expert: Tensor, y: Tensor, forward: bo
 
 def _decode(indices: Tensor | None, w: _Weight, out: Tensor, rows: int) -> None:
     tensors = (_or(indices, _nothing(out, torch.int64)), *w.parts, out)
-    sizes = (rows, w.length, w.group_size, w.kind, w.wide)
+    sizes = (rows, w.length, w.group_size, w.kind, w.align)
     _call("dequantize", (TYPES[out.dtype], w.bits, indices is not None), *tensors, *sizes, threads=_runs(w.length, rows))
 
 
@@ -217,9 +224,9 @@ def _runs(length: int, rows: int) -> tuple[int, int]:
     return -(-length // (8 * 256)) * 256, rows
 
 
-def _wide(packed: Tensor, bits: int, length: int) -> int:
-    """Whether every run starts at an even address: the storage does, so its offset, the rows and the runs decide."""
-    return int(packed.storage_offset() % 2 == 0 and row_bytes(length, bits) % 2 == 0 and bits % 2 == 0)
+def _align(packed: Tensor, bits: int, length: int) -> int:
+    """What the address of every run is a multiple of, up to 4: the storage is, so its offset, the rows and the runs decide."""
+    return math.gcd(4, packed.storage_offset(), row_bytes(length, bits), bits)
 
 
 def _bytes(parameters: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ class Scheme:
 
 
 def nearest_codes(groups: Tensor, scale: Tensor, zero: Tensor, max_code: int) -> Tensor:
-    """Codes, as floats, nearest to `groups` `[n, size]` for `scale` and `zero` `[n, 1]`; 0 where the scale is 0."""
+    """Codes, as floats, nearest to `groups` `[n, size]` for `scale` and `zero` `[n, 1]`; any code where the scale is 0."""
     codes = (groups - zero).div_(scale).round_().clamp_(0, max_code)
     return codes.nan_to_num_(nan=0.0)  # 0 / 0, in groups whose scale is 0; the clamp has dealt with infinities
 

@@ -24,39 +24,37 @@ METAL_FUNC int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 METAL_FUNC ulong row_bytes(int length, int bits) { return (ulong(length) * ulong(bits) + 7) / 8; }
 
-// Codes 0 to 3 of a run lie in its bytes before FIRST_END, codes 4 to 7 in those from SECOND on, SKIP bits into them.
+// The bytes of a run as two little-endian words, of which `bytes` bytes are there. `align` is what the address of every run is a multiple
+// of: 1, 2 or 4; the wider the loads, the fewer.
 template <int BITS>
-struct Layout {
-  static constant constexpr int FIRST_END = (BITS + 1) / 2;
-  static constant constexpr int SECOND = BITS / 2;
-  static constant constexpr int SKIP = 4 * BITS - 8 * SECOND;
-};
-
-// Bytes `from` to `to` of a run as one little-endian word. `wide`: the run starts at an even address.
-METAL_FUNC uint load_word(device const uchar* run, int from, int to, bool wide) {
-  uint word = 0;
-  if (wide && from % 2 == 0 && to % 2 == 0) {
-    for (int i = from; i < to; i += 2) word |= uint(*(device const ushort*)(run + i)) << (8 * (i - from));
+METAL_FUNC void load_run(device const uchar* run, int bytes, int align, thread uint& low, thread uint& high) {
+  low = 0;
+  high = 0;
+  if (bytes < BITS) {  // the end of a row
+    for (int i = 0; i < min(bytes, 4); i++) low |= uint(run[i]) << (8 * i);
+    for (int i = 4; i < bytes; i++) high |= uint(run[i]) << (8 * i - 32);
+  } else if (BITS % 4 == 0 && align == 4) {
+    low = *(device const uint*)run;
+    if (BITS == 8) high = *(device const uint*)(run + 4);
+  } else if (BITS % 2 == 0 && align >= 2) {
+    for (int i = 0; i < BITS && i < 4; i += 2) low |= uint(*(device const ushort*)(run + i)) << (8 * i);
+    for (int i = 4; i < BITS; i += 2) high |= uint(*(device const ushort*)(run + i)) << (8 * i - 32);
   } else {
-    for (int i = from; i < to; i++) word |= uint(run[i]) << (8 * (i - from));
+    for (int i = 0; i < BITS && i < 4; i++) low |= uint(run[i]) << (8 * i);
+    for (int i = 4; i < BITS; i++) high |= uint(run[i]) << (8 * i - 32);
   }
-  return word;
 }
 
-// The 8 codes of a run of which `bytes` bytes are there, as floats; codes beyond them are 0.
+// The 8 codes of a run, as floats; those past the bytes that are there are 0. Codes 0 to 3 lie in the low word at every width.
 template <int BITS>
-METAL_FUNC void decode_run(device const uchar* run, int bytes, bool wide, thread float* codes) {
-  uint first = 0, second = 0;
-  if (bytes >= BITS) {
-    first = load_word(run, 0, Layout<BITS>::FIRST_END, wide);
-    second = load_word(run, Layout<BITS>::SECOND, BITS, wide);
-  } else {
-    first = load_word(run, 0, min(bytes, Layout<BITS>::FIRST_END), false);
-    second = load_word(run, Layout<BITS>::SECOND, max(bytes, Layout<BITS>::SECOND), false);
-  }
+METAL_FUNC void decode_run(device const uchar* run, int bytes, int align, thread float* codes) {
+  uint low = 0, high = 0;
+  load_run<BITS>(run, bytes, align, low, high);
+  uint second = high;
+  if (BITS < 8) second = (low >> (4 * BITS % 32)) | (BITS > 4 ? high << (32 - 4 * BITS % 32) : 0);
   for (int j = 0; j < 4; j++) {
-    codes[j] = float(extract_bits(first, uint(j * BITS), uint(BITS)));
-    codes[j + 4] = float(extract_bits(second, uint(Layout<BITS>::SKIP + j * BITS), uint(BITS)));
+    codes[j] = float(extract_bits(low, uint(j * BITS), uint(BITS)));
+    codes[j + 4] = float(extract_bits(second, uint(j * BITS), uint(BITS)));
   }
 }
 

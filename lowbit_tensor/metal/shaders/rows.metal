@@ -31,7 +31,7 @@ template <typename T, int BITS, int IN>
 [[kernel, max_total_threads_per_threadgroup(64)]] void rows(
     device const T* x, device const uchar* packed, device const uchar* scales, device const uchar* zeros, device const uchar* bias,
     device const int* experts, device T* y, constant int& M, constant int& N, constant int& K, constant int& group_size,
-    constant int& parameter_kind, constant int& bias_kind, constant int& wide_codes, constant int& wide_x, constant int& expert_count,
+    constant int& parameter_kind, constant int& bias_kind, constant int& align, constant int& wide_x, constant int& expert_count,
     uint3 group [[threadgroup_position_in_grid]], uint simd [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   const int n0 = (int(group.x) * SIMDS + int(simd)) * OUT;
@@ -51,7 +51,7 @@ template <typename T, int BITS, int IN>
     load_x<T, IN>(x, ulong(m0), there, run * RUN, K, wide_x != 0, values, x_sums);
     for (int r = 0; r < min(OUT, N - n0); r++) {
       const ulong row = first_row + ulong(n0 + r);
-      decode_run<BITS>(packed + row * bytes + ulong(run) * BITS, run_bytes<BITS>(run, K), wide_codes != 0, codes);
+      decode_run<BITS>(packed + row * bytes + ulong(run) * BITS, run_bytes<BITS>(run, K), align, codes);
       const ulong place = row * ulong(groups) + ulong(run * RUN / group_size);
       const float scale = load_float(scales, place, parameter_kind), zero = load_float(zeros, place, parameter_kind);
       for (int m = 0; m < IN; m++) {

@@ -29,7 +29,7 @@ METAL_FUNC void load_tile(
 template <typename T, int BITS>
 METAL_FUNC void decode_tile(
     device const uchar* packed, device const uchar* scales, device const uchar* zeros, int row0, int rows, int column0, int K, int group_size,
-    int parameter_kind, bool wide, uint thread_index, threadgroup T* tile) {
+    int parameter_kind, int align, uint thread_index, threadgroup T* tile) {
   const int r = int(thread_index) / TILE_RUNS, c = int(thread_index) % TILE_RUNS * RUN;
   const int row = row0 + r, column = column0 + c;
   float codes[RUN];
@@ -37,7 +37,7 @@ METAL_FUNC void decode_tile(
   for (int j = 0; j < RUN; j++) codes[j] = 0.0f;
   if (row < rows && column < K) {
     const int run = column / RUN;
-    decode_run<BITS>(packed + ulong(row) * row_bytes(K, BITS) + ulong(run) * BITS, run_bytes<BITS>(run, K), wide, codes);
+    decode_run<BITS>(packed + ulong(row) * row_bytes(K, BITS) + ulong(run) * BITS, run_bytes<BITS>(run, K), align, codes);
     const ulong place = ulong(row) * ulong(ceil_div(K, group_size)) + ulong(column / group_size);
     scale = load_float(scales, place, parameter_kind);
     zero = load_float(zeros, place, parameter_kind);
@@ -83,7 +83,7 @@ template <typename T, int BITS, bool FORWARD, bool GROUPED>
 [[kernel, max_total_threads_per_threadgroup(128)]] void tiles(
     device const T* x, device const uchar* packed, device const uchar* scales, device const uchar* zeros, device const uchar* bias,
     device const int* order, device const int* offsets, device T* y, device float* partial, constant int& M, constant int& N,
-    constant int& K, constant int& group_size, constant int& parameter_kind, constant int& bias_kind, constant int& wide_codes,
+    constant int& K, constant int& group_size, constant int& parameter_kind, constant int& bias_kind, constant int& align,
     constant int& expert_count, constant int& splits, uint3 group [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]], uint simd [[simdgroup_index_in_threadgroup]]) {
   threadgroup T xs[TILE * Padded<T>::STRIDE];
@@ -116,7 +116,7 @@ template <typename T, int BITS, bool FORWARD, bool GROUPED>
     load_tile<T>(x, order, GROUPED, row0, last, d, depth, thread_index, xs);
     decode_tile<T, BITS>(
         codes, scales + parameters_before, zeros + parameters_before, FORWARD ? column0 : d, N, FORWARD ? d : column0, K, group_size,
-        parameter_kind, wide_codes != 0, thread_index, ws);
+        parameter_kind, align, thread_index, ws);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     multiply_tile<T, FORWARD>(xs, ws, simd, quarter);
     threadgroup_barrier(mem_flags::mem_threadgroup);

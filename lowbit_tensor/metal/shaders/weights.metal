@@ -4,13 +4,13 @@
 template <typename T, int BITS, bool INDEXED>
 [[kernel, max_total_threads_per_threadgroup(256)]] void dequantize(
     device const long* indices, device const uchar* packed, device const uchar* scales, device const uchar* zeros, device T* out,
-    constant int& rows, constant int& K, constant int& group_size, constant int& parameter_kind, constant int& wide_codes,
+    constant int& rows, constant int& K, constant int& group_size, constant int& parameter_kind, constant int& align,
     uint2 place [[thread_position_in_grid]]) {
   const int run = int(place.x);
   if (run >= ceil_div(K, RUN) || int(place.y) >= rows) return;
   const ulong row = INDEXED ? ulong(indices[place.y]) : ulong(place.y);
   float codes[RUN];
-  decode_run<BITS>(packed + row * row_bytes(K, BITS) + ulong(run) * BITS, run_bytes<BITS>(run, K), wide_codes != 0, codes);
+  decode_run<BITS>(packed + row * row_bytes(K, BITS) + ulong(run) * BITS, run_bytes<BITS>(run, K), align, codes);
   const ulong group = row * ulong(ceil_div(K, group_size)) + ulong(run * RUN / group_size);
   const float scale = load_float(scales, group, parameter_kind), zero = load_float(zeros, group, parameter_kind);
   device T* to = out + ulong(place.y) * ulong(K) + ulong(run * RUN);
@@ -19,12 +19,12 @@ template <typename T, int BITS, bool INDEXED>
 
 template <int BITS>
 [[kernel, max_total_threads_per_threadgroup(256)]] void unpack(
-    device const uchar* packed, device uchar* codes, constant int& rows, constant int& K, constant int& wide_codes,
+    device const uchar* packed, device uchar* codes, constant int& rows, constant int& K, constant int& align,
     uint2 place [[thread_position_in_grid]]) {
   const int run = int(place.x);
   if (run >= ceil_div(K, RUN) || int(place.y) >= rows) return;
   float decoded[RUN];
-  decode_run<BITS>(packed + ulong(place.y) * row_bytes(K, BITS) + ulong(run) * BITS, run_bytes<BITS>(run, K), wide_codes != 0, decoded);
+  decode_run<BITS>(packed + ulong(place.y) * row_bytes(K, BITS) + ulong(run) * BITS, run_bytes<BITS>(run, K), align, decoded);
   device uchar* to = codes + ulong(place.y) * ulong(K) + ulong(run * RUN);
   for (int j = 0; j < min(RUN, K - run * RUN); j++) to[j] = uchar(decoded[j]);
 }
@@ -50,11 +50,13 @@ template <typename T, int BITS>
   const ulong group = ulong(place.y) * ulong(ceil_div(K, group_size)) + ulong(run * RUN / group_size);
   const float scale = load_float(scales, group, parameter_kind), zero = load_float(zeros, group, parameter_kind);
   device const T* from = w + ulong(place.y) * ulong(K) + ulong(run * RUN);
+  constexpr int LAST = (1 << BITS) - 1;
   uint values[RUN];
   for (int j = 0; j < RUN; j++) {
-    const bool inside = run * RUN + j < K;
-    const float step = inside && scale != 0.0f ? rint((float(from[j]) - zero) / scale) : 0.0f;
-    values[j] = uint(clamp(step, 0.0f, float((1 << BITS) - 1)));
+    const float above = run * RUN + j < K ? float(from[j]) - zero : 0.0f;
+    // Without a step all codes mean the same; the reference's division by 0 gives the last code above the zero, and 0 elsewhere.
+    const float step = scale != 0.0f ? rint(above / scale) : above > 0.0f ? float(LAST) : 0.0f;
+    values[j] = uint(clamp(step, 0.0f, float(LAST)));
   }
   encode_run<BITS>(values, run_bytes<BITS>(run, K), packed + ulong(place.y) * row_bytes(K, BITS) + ulong(run) * BITS);
 }
@@ -63,14 +65,14 @@ template <typename T, int BITS>
 template <int BITS>
 [[kernel, max_total_threads_per_threadgroup(32)]] void group_sums(
     device const float* grad, device const uchar* packed, device float* code_sums, device float* grad_sums, constant int& rows,
-    constant int& K, constant int& group_size, constant int& wide_codes, uint2 group [[threadgroup_position_in_grid]],
+    constant int& K, constant int& group_size, constant int& align, uint2 group [[threadgroup_position_in_grid]],
     uint lane [[thread_index_in_simdgroup]]) {
   const int first = int(group.x) * group_size, last = min(K, first + group_size);
   device const float* row = grad + ulong(group.y) * ulong(K);
   float with_codes = 0.0f, alone = 0.0f;
   for (int run = first / RUN + int(lane); run * RUN < last; run += LANES) {
     float codes[RUN];
-    decode_run<BITS>(packed + ulong(group.y) * row_bytes(K, BITS) + ulong(run) * BITS, run_bytes<BITS>(run, K), wide_codes != 0, codes);
+    decode_run<BITS>(packed + ulong(group.y) * row_bytes(K, BITS) + ulong(run) * BITS, run_bytes<BITS>(run, K), align, codes);
     for (int j = 0; j < min(RUN, last - run * RUN); j++) {
       with_codes = fma(row[run * RUN + j], codes[j], with_codes);
       alone += row[run * RUN + j];
