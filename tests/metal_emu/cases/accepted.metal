@@ -262,3 +262,15 @@ template <int N> inline float f(device const float* p) {
 }
 // body
 x[i] = f<2>((device const float*)v + i) + x[i] - 2.0f * x[i] + 2.0f;
+
+// case: a lane reads on after the others stopped
+// expect: 7 if i == 0 else 0
+threadgroup float one[1];
+if (lane == 0) one[0] = 0;
+simdgroup_barrier(mem_flags::mem_threadgroup);
+x[i] = one[0];
+simdgroup_barrier(mem_flags::mem_threadgroup);
+if (lane == 0) {
+  one[0] = one[0] + 7;
+  x[i] = one[0];
+}

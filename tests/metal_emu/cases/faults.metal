@@ -162,6 +162,13 @@ x[t] = float(group);  // fault
 if (group == 0) x[i] = 1;
 else x[i] = x[i - 64];  // fault
 
+// case: every threadgroup reads, one writes
+// expect: data race between threadgroups on device memory: this write of byte 0 of buffer 0, the read of several threads
+// threads: 192
+float v = x[0];
+threadgroup_barrier(mem_flags::mem_device);
+if (i == 191) x[0] = v + 1;  // fault
+
 // case: read past the end
 // expect: out-of-bounds read of 4 bytes, 0 bytes after the end of buffer 0
 float v = x[i + 1];  // fault

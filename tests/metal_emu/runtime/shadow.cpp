@@ -8,8 +8,9 @@
 
 #include "machine.h"
 
-// In place of a thread's number: several threads have read since the last barrier, the first kind all of one SIMD-group.
-static const unsigned MANY_OF_SIMDGROUP = MAX_THREADS, MANY = MAX_THREADS + MAX_SIMDGROUPS;
+// In place of a thread's number: several threads have read since the last barrier, the first kind all of one SIMD-group. In place of a
+// threadgroup's number: several have read.
+static const unsigned MANY_OF_SIMDGROUP = MAX_THREADS, MANY = MAX_THREADS + MAX_SIMDGROUPS, MANY_GROUPS = 0x7ffff;
 static const char* const NAMES[MEMORIES] = {"device", "threadgroup"};
 static const char* const FLAGS[MEMORIES] = {"mem_flags::mem_device", "mem_flags::mem_threadgroup"};
 
@@ -36,7 +37,7 @@ void clear_shadow(Shadow& shadow, size_t bytes) {
 static Access now(Memory memory, unsigned thread) {
   Access a;
   a.valid = 1;
-  a.group = machine.group_index & 0x7ffff;
+  a.group = machine.group_index % MANY_GROUPS;
   a.epoch = machine.epoch[memory] & 0x3ffff;
   a.simd_epoch = machine.groups_of_lanes[machine.simdgroup].epoch[memory] & 0x7fff;
   a.thread = thread & 0x7ff;
@@ -58,7 +59,7 @@ static bool happened_before(const Access& before, const Access& here) {
 [[noreturn]] static void report_race(const Accessed& what, const Access& other, bool other_wrote) {
   char buffer[24] = "", who[80];
   if (what.buffer >= 0) snprintf(buffer, sizeof buffer, " of buffer %d", what.buffer);
-  bool foreign = other.group != (machine.group_index & 0x7ffff);
+  bool foreign = other.group != machine.group_index % MANY_GROUPS;
   if (other.thread >= MAX_THREADS) snprintf(who, sizeof who, "several threads");
   else snprintf(who, sizeof who, "thread %u", unsigned(other.thread));
   if (foreign)
@@ -68,13 +69,17 @@ static bool happened_before(const Access& before, const Access& here) {
        what.write ? "write" : "read", what.offset, buffer, other_wrote ? "write" : "read", who, FLAGS[what.memory]);
 }
 
-// The readers since the last barrier, as one Access: the thread that reads now joins those of the same epoch.
+// The readers that nothing orders before `here`, and `here`, as one Access.
 static Access joined(const Access& readers, const Access& here) {
-  bool same_epoch = readers.valid && readers.group == here.group && readers.epoch == here.epoch;
-  if (!same_epoch || readers.thread == here.thread) return here;
   Access all = here;
-  unsigned simdgroup = simdgroup_of(readers.thread);
-  all.thread = (simdgroup == machine.simdgroup ? MANY_OF_SIMDGROUP + simdgroup : MANY) & 0x7ff;
+  if (happened_before(readers, here)) return all;
+  if (readers.group != here.group) {
+    all.group = MANY_GROUPS;
+    all.thread = MANY;
+  } else {
+    unsigned simdgroup = simdgroup_of(readers.thread);
+    all.thread = (simdgroup == machine.simdgroup ? MANY_OF_SIMDGROUP + simdgroup : MANY) & 0x7ff;
+  }
   return all;
 }
 
