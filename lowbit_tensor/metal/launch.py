@@ -58,7 +58,7 @@ def grouped_linear(x: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor, exp
     if y.numel():
         weight = _Weight(packed, scales, zeros, bits, group_size, x.shape[1])
         if x.shape[0] <= DEFAULT.last_rows and not batch_invariant:
-            _rows(x.contiguous(), weight, None, expert.to(torch.int32).contiguous(), y)
+            _rows(x.contiguous(), weight, None, _experts(expert, weight.experts), y)
         else:
             _grouped_tiles(x.contiguous(), weight, expert, y, forward=True)
     return y
@@ -199,13 +199,18 @@ def _tiles(x: Tensor, w: _Weight, bias: Tensor | None, y: Tensor, forward: bool)
 def _grouped_tiles(x: Tensor, w: _Weight, expert: Tensor, y: Tensor, forward: bool) -> None:
     """Rows sorted by expert, so that each expert has tiles of its own; the device finds them, nothing waits for it."""
     y.fill_(torch.nan)
-    found, order = expert.to(torch.int32).sort(stable=True)
+    found, order = _experts(expert, w.experts).sort(stable=True)
     offsets = torch.searchsorted(found, torch.arange(w.experts + 1, dtype=torch.int32, device=x.device), out_int32=True)
     tiles = -(-x.shape[0] // TILE) + min(w.experts, x.shape[0])  # at most one part-filled tile an expert
     sizes = (x.shape[0], w.outputs, w.length, w.group_size, w.kind, -1, w.align, w.experts, 1)
     tensors = (x, *w.parts, w.packed, order.to(torch.int32), offsets, y, _nothing(y, torch.float32))
     grid = (-(-y.shape[1] // TILE) * KERNELS["tiles"].threads, tiles, 1)
     _call("tiles", (TYPES[x.dtype], w.bits, forward, True), *tensors, *sizes, threads=grid)
+
+
+def _experts(expert: Tensor, count: int) -> Tensor:
+    """Numbers of experts as kernels take them; one that does not exist stays one that does not."""
+    return expert.clamp(-1, count).to(torch.int32).contiguous()
 
 
 def _decode(indices: Tensor | None, w: _Weight, out: Tensor, rows: int) -> None:

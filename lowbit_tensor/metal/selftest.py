@@ -84,6 +84,8 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], Sample]] = {
 def trusted(op: str, dtype: torch.dtype, bits: int, rows: int, device: torch.device) -> bool:
     """Whether the kernel that serves this call gave the reference's result; found out once, and said with the numbers where it did not."""
     key = (op, dtype, bits, next((m for m in ROWS if rows <= m), ROWS[-1]))
+    if (known := _OUTCOMES.get(key)) is not None:
+        return known[0]
     with _LOCK:
         if key not in _OUTCOMES:
             _OUTCOMES[key] = compare(key, device)
