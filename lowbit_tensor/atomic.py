@@ -39,16 +39,21 @@ def _is_running(pid: int) -> bool:
     return True
 
 
-@contextmanager
-def atomic_file(path: Path) -> Iterator[Path]:
-    """Gives a name to write to; on success that file is synced and takes the place of `path`, on any exception it is removed.
-
-    Raises FileNotFoundError where the folder does not exist, IsADirectoryError where `path` is one.
-    """
+def check_file(path: Path) -> None:
+    """Raises FileNotFoundError where the folder of `path` does not exist, IsADirectoryError where `path` is one."""
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path}: expected an existing folder {path.parent}")
     if path.is_dir():
         raise IsADirectoryError(f"{path}: expected a file, got a folder")
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Gives a name to write to; on success that file is synced and takes the place of `path`, on any exception it is removed.
+
+    Raises what `check_file` does.
+    """
+    check_file(path)
     _sweep(path)
     part = _temporary(path, "part")
     try:

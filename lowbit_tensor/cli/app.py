@@ -148,3 +148,15 @@ def demo(
     from . import demo as command
 
     command.run(folder, bits or [8, 6, 5, 4, 3], method)
+
+
+@app.command()
+def selftest(
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE", help="JSON to write: machine and outcomes.", show_default=False)
+    ] = None,
+) -> None:
+    """Compare every kernel for Apple GPUs with the plain reference, on this machine."""
+    from . import selftest as command
+
+    command.run(report)
