@@ -26,7 +26,8 @@ struct Accessed {  // one access, and where it is
 void clear_shadow(Shadow& shadow, size_t bytes) {
   size_t size = bytes * sizeof(Access);
   if (!shadow.writes) {
-    auto make = [&] { return static_cast<Access*>(mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)); };
+    const int protection = PROT_READ | PROT_WRITE, kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    auto make = [&] { return static_cast<Access*>(mmap(nullptr, size, protection, kind, -1, 0)); };
     shadow = {make(), make()};
     return;
   }

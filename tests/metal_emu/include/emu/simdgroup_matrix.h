@@ -50,7 +50,8 @@ EMU_INLINE void simdgroup_load(__private simdgroup_matrix<T, 8, 8>& m, P source,
 }
 
 template <class T, class P>
-EMU_INLINE void simdgroup_store(simdgroup_matrix<T, 8, 8> m, P target, ulong elements_per_row = 8, ulong2 origin = 0, bool transpose = false) {
+EMU_INLINE void simdgroup_store(simdgroup_matrix<T, 8, 8> m, P target, ulong elements_per_row = 8, ulong2 origin = 0,
+                                bool transpose = false) {
   static_assert(is_same_v<typename emu_pointee<P>::type, T>, "simdgroup_store to a pointer to another type");
   emu_hand_over(0u, EMU_MATRIX_STORE);
   for (uint i = 0; i < 2; i++) target[emu_element(i, elements_per_row, origin, transpose)] = m.elements.s[i];
