@@ -1,7 +1,7 @@
 """What the Metal kernels cost a weight, counted in the harness: `python benchmarks/metal_counts.py` prints the tables of docs/metal.md.
 
-Bytes, SIMD operations and barriers are counted while the kernels run; loads and arithmetic follow from the text of the shaders. No time
-is measured: that takes a Mac (benchmarks/mps.py).
+No time is measured: that takes a Mac (benchmarks/mps.py). Bytes are counted as lanes ask for them, arithmetic in the optimised code of
+clang, where a bitfield extract of Apple's GPUs is a shift and a mask.
 """
 
 from __future__ import annotations
@@ -17,67 +17,57 @@ import metal_emu
 from samples import random_weight
 
 from lowbit_tensor.metal import launch, library
-from lowbit_tensor.metal.geometry import OUT
 
 N, K, GROUP = 32, 4096, 64
-BANDWIDTH = {"M1": 68, "M2": 100, "M3": 100, "M4": 120, "M1 Max": 400, "M2 Max": 400, "M3 Max": 400, "M4 Max": 546}  # GB/s, as published
+WEIGHTS = N * K
+BANDWIDTH = {"M1": 68.25, "M4": 120, "M4 Max": 546}  # GB/s, as published
+ROWS = (1, 2, 4, 8, 16)
+OPERATIONS = ("float_operations", "integer_operations", "long_operations", "conversions")
 
 
-def counted(rows: int, bits: int) -> dict[str, int]:
-    """Counts of one launch of `linear` with float16 activations and parameters, every run at an aligned address."""
+def counted(rows: int, bits: int) -> dict[str, float]:
+    """Counts a weight of one launch of `linear`: float16 activations and parameters, every run at an address of the widest load."""
+    weight, x = random_weight((N, K), bits, GROUP), torch.ones(rows, K, dtype=torch.float16)
+    found: dict[str, float] = {}
+    compile_shader = library.compile_shader
+    for options in ({"check": True}, {"check": False, "count_operations": True}):
+        library.clear()
+        library.compile_shader = lambda source, options=options: metal_emu.compile_shader(source, **options)
+        launch.linear(x, *weight.parts, None, *weight.layout)
+        found |= {name: count / WEIGHTS for name, count in metal_emu.counts.items() if count}
+    library.compile_shader = compile_shader
     library.clear()
-    library.compile_shader = lambda source: metal_emu.compile_shader(source, check=True)
-    weight = random_weight((N, K), bits, GROUP)
-    launch.linear(torch.ones(rows, K, dtype=torch.float16), *weight.parts, None, *weight.layout)
-    return dict(metal_emu.counts)
+    return found
 
 
-def loads_a_run(bits: int) -> int:
-    """Loads of codes for 8 weights, as `load_run` in shaders/codec.metal makes them where addresses allow the widest."""
-    return {1: 1, 2: 1, 4: 1, 6: 3, 8: 2}.get(bits, bits)
+def at_least(bits: int) -> float:
+    """Bytes of a weight in memory: its code, and its share of a float16 scale and zero."""
+    return bits / 8 + 4 / GROUP
 
 
-def joins_a_run(bits: int) -> int:
-    """Shifts and ors that make two words of what was loaded, and of the words codes 4 to 7."""
-    joined = 2 * sum(1 for i in range(loads_a_run(bits)) if i and not (bits == 8) and (i * (8 * bits // loads_a_run(bits)) % 32))
-    return joined + (0 if bits == 8 else 1 if bits <= 4 else 3)
+def one_row(bits: int) -> str:
+    counts, least = counted(1, bits), at_least(bits)
+    operations = " | ".join(f"{counts[name]:.2f}" for name in OPERATIONS)
+    bounds = " | ".join(f"{speed / least:.0f}" for speed in BANDWIDTH.values())
+    return f"| {bits} | {least:.4f} | {counts['device_bytes_loaded']:.4f} | {operations} | {counts['simd_operations']:.4f} | {bounds} |"
 
 
-def matvec_row(bits: int) -> str:
-    """One row of x: per weight, everything that is done for it."""
-    counts, weights = counted(1, bits), N * K
-    loaded, ideal = counts["device_bytes_loaded"] / weights, bits / 8 + 4 / GROUP
-    x_loads = 2 / (8 * OUT)
-    loads = loads_a_run(bits) / 8 + 2 / 8 + x_loads
-    multiply_adds = 1 + 2 / 8
-    others = 1 + 1 + joins_a_run(bits) / 8 + 2 / OUT
-    simd = counts["simd_operations"] / weights
-    bound = " | ".join(f"{BANDWIDTH[chip] / ideal:.0f}" for chip in ("M1", "M4", "M4 Max"))
-    return f"| {bits} | {ideal:.4f} | {loaded:.4f} | {loads:.3f} | {multiply_adds:.2f} | {others:.2f} | {simd:.4f} | {bound} |"
+def several_rows(bits: int) -> str:
+    """Arithmetic a weight and row: what decoding costs is shared by up to 8 rows."""
+    cells = [sum(counted(rows, bits).get(name, 0) for name in OPERATIONS) / rows for rows in ROWS]
+    return f"| {bits} | " + " | ".join(f"{cell:.2f}" for cell in cells) + " |"
 
 
-def batch_row(bits: int) -> str:
-    """Bytes a weight and SIMD operations a weight and row of x, for several rows."""
-    cells = []
-    for rows in (1, 4, 8, 16, 32):
-        counts = counted(rows, bits)
-        cells.append(f"{counts['device_bytes_loaded'] / (N * K):.3f}, {counts['barriers']}")
-    return f"| {bits} | " + " | ".join(cells) + " |"
-
-
-def tables() -> list[str]:
-    """The lines of both tables."""
-    torch.manual_seed(0)
-    return [
-        "| bits | bytes at least | bytes loaded | loads | multiply-adds | others | SIMD sums | M1 | M4 | M4 Max |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-        *(matvec_row(bits) for bits in range(1, 9)),
-        "",
-        "| bits | M = 1 | M = 4 | M = 8 | M = 16 | M = 32 |",
-        "|---|---|---|---|---|---|",
-        *(batch_row(bits) for bits in range(1, 9)),
-    ]
+def tables() -> tuple[str, str]:
+    """Both tables of docs/metal.md."""
+    first = ["bits", "bytes in memory", "bytes asked for", "float", "integer", "64-bit", "conversions", "SIMD sums"]
+    heads = [[*first, *(f"{chip} limit" for chip in BANDWIDTH)], ["bits", *(f"M = {rows}" for rows in ROWS)]]
+    made = []
+    for head, row in zip(heads, (one_row, several_rows), strict=True):
+        lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head), *(row(bits) for bits in range(1, 9))]
+        made.append("\n".join(lines))
+    return made[0], made[1]
 
 
 if __name__ == "__main__":
-    print("\n".join(tables()))
+    print("\n\n".join(tables()))

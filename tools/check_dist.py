@@ -28,7 +28,9 @@ def _wheel(path: Path) -> list[str]:
         names = set(wheel.namelist())
         metadata = message_from_string(wheel.read(next(n for n in names if n.endswith(".dist-info/METADATA"))).decode())
         entry_points = wheel.read(next(n for n in names if n.endswith("entry_points.txt"))).decode()
-    sources = {p.relative_to(ROOT).as_posix() for p in (ROOT / "lowbit_tensor").rglob("*") if p.suffix in (".py", ".metal") or p.name == "py.typed"}
+    sources = {
+        p.relative_to(ROOT).as_posix() for p in (ROOT / "lowbit_tensor").rglob("*") if p.suffix in (".py", ".metal") or p.name == "py.typed"
+    }
     packaged = {n for n in names if ".dist-info/" not in n}
     wrong += [f"wheel: {n} is missing" for n in sorted(sources - packaged)]
     wrong += [f"wheel: {n} should not be there" for n in sorted(packaged - sources)]

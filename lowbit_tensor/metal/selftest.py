@@ -112,6 +112,8 @@ def compare(key: Key, device: torch.device) -> tuple[bool, str]:
     except (SyntaxError, RuntimeError, ValueError) as error:  # text, launch, more threads than the device has registers for
         return False, f"{what} does not run: {str(error)[:300]}"
     for a, b in zip(_tuple(got), _tuple(expected), strict=True):
+        if not a.dtype.is_floating_point and not torch.equal(a.cpu(), b):
+            return False, f"{what} gives {(a.cpu() != b).sum().item()} of {b.numel()} bytes that differ from the reference's"
         difference, largest = (a.cpu().double() - b.double()).abs().max().item(), b.double().abs().max().item()
         if not difference <= TOLERANCE[dtype] * largest:
             return False, f"{what} differs by {difference:.3g} from the reference, whose largest value is {largest:.3g}"

@@ -49,7 +49,7 @@ class Parameter(ctypes.Structure):
 
 
 class _Binding(ctypes.Structure):
-    _fields_: ClassVar = [("address", ctypes.c_ulong), ("bytes", ctypes.c_long), ("writable", ctypes.c_int)]
+    _fields_: ClassVar = [("address", ctypes.c_ulong), ("bytes", ctypes.c_long), ("writable", ctypes.c_int), ("constant", ctypes.c_int)]
 
 
 class _Request(ctypes.Structure):
@@ -129,8 +129,9 @@ class Library:
         request = _Request(*extents, self.check, count_lines, ORDERS[order], seed)
         for slot in range(MAX_BUFFERS):
             address, size = bindings.get(slot, (0, -1))
-            writable = slot in kernel.parameters and kernel.parameters[slot].writable
-            request.bindings[slot] = _Binding(address, size, writable)
+            parameter = kernel.parameters.get(slot)
+            writable, constant = (parameter.writable, parameter.constant) if parameter else (0, 0)
+            request.bindings[slot] = _Binding(address, size, writable, constant)
         report = _Report()
         failed = _runtime().emu_launch(kernel.entry, ctypes.byref(request), ctypes.byref(report))
         counts.clear()

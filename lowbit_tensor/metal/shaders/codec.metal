@@ -14,13 +14,20 @@ constant constexpr int KIND_NONE = -1;
 constant constexpr int KIND_HALF = 0;
 constant constexpr int KIND_BFLOAT = 1;
 
-METAL_FUNC float load_float(device const uchar* values, ulong index, int kind) {
+METAL_FUNC int parameter_size(int kind) { return kind == KIND_HALF || kind == KIND_BFLOAT ? 2 : 4; }
+
+METAL_FUNC float load_float(device const uchar* values, int index, int kind) {
   if (kind == KIND_HALF) return float(((device const half*)values)[index]);
   if (kind == KIND_BFLOAT) return float(((device const bfloat*)values)[index]);
   return ((device const float*)values)[index];
 }
 
 METAL_FUNC int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+// log2 of a group size, -1 where it is no power of two; then `group_of` needs no division, which GPUs are slow at.
+METAL_FUNC int group_shift(int group_size) { return (group_size & (group_size - 1)) == 0 ? 31 - int(clz(uint(group_size))) : -1; }
+
+METAL_FUNC int group_of(int k, int group_size, int shift) { return shift >= 0 ? k >> shift : k / group_size; }
 
 METAL_FUNC ulong row_bytes(int length, int bits) { return (ulong(length) * ulong(bits) + 7) / 8; }
 

@@ -37,23 +37,27 @@ template <typename T, int BITS, int IN>
   const int n0 = (int(group.x) * SIMDS + int(simd)) * OUT;
   const int m0 = int(group.y) * IN;
   const int there = min(IN, M - m0);
-  const int groups = ceil_div(K, group_size);
+  const int groups = ceil_div(K, group_size), shift = group_shift(group_size);
   const ulong bytes = row_bytes(K, BITS);
   // With experts, row m0 (IN is 1 then) takes the matrix of its expert; an expert that does not exist gives no number.
   const int expert = expert_count > 0 ? experts[m0] : 0;
   const bool exists = expert >= 0 && (expert_count == 0 || expert < expert_count);
-  const ulong first_row = ulong(max(expert, 0)) * ulong(N);
+  // What the outputs' rows have in common is worked out once: within the loop offsets are small.
+  const ulong first_row = ulong(max(expert, 0)) * ulong(N) + ulong(n0);
+  device const uchar* first_codes = packed + first_row * bytes;
+  const ulong parameter_bytes = first_row * ulong(groups) * ulong(parameter_size(parameter_kind));
 
   float sums[IN * OUT];
   for (int i = 0; i < IN * OUT; i++) sums[i] = 0.0f;
   for (int run = int(lane); run < ceil_div(K, RUN) && n0 < N && exists; run += LANES) {
     float values[IN * RUN], x_sums[IN], codes[RUN];
     load_x<T, IN>(x, ulong(m0), there, run * RUN, K, wide_x != 0, values, x_sums);
-    for (int r = 0; r < min(OUT, N - n0); r++) {
-      const ulong row = first_row + ulong(n0 + r);
-      decode_run<BITS>(packed + row * bytes + ulong(run) * BITS, run_bytes<BITS>(run, K), align, codes);
-      const ulong place = row * ulong(groups) + ulong(run * RUN / group_size);
-      const float scale = load_float(scales, place, parameter_kind), zero = load_float(zeros, place, parameter_kind);
+    device const uchar* at = first_codes + run * BITS;
+    int place = group_of(run * RUN, group_size, shift);
+    for (int r = 0; r < min(OUT, N - n0); r++, at += bytes, place += groups) {
+      decode_run<BITS>(at, run_bytes<BITS>(run, K), align, codes);
+      const float scale = load_float(scales + parameter_bytes, place, parameter_kind);
+      const float zero = load_float(zeros + parameter_bytes, place, parameter_kind);
       for (int m = 0; m < IN; m++) {
         float dot = 0.0f;
         for (int j = 0; j < RUN; j++) dot = fma(codes[j], values[m * RUN + j], dot);
@@ -65,7 +69,7 @@ template <typename T, int BITS, int IN>
     for (int r = 0; r < OUT; r++) {
       const float total = simd_sum(sums[m * OUT + r]);
       if (lane == 0 && m < there && n0 + r < N) {
-        const float shift = bias_kind == KIND_NONE ? 0.0f : load_float(bias, ulong(n0 + r), bias_kind);
+        const float shift = bias_kind == KIND_NONE ? 0.0f : load_float(bias, n0 + r, bias_kind);
         y[ulong(m0 + m) * ulong(N) + ulong(n0 + r)] = T(exists ? total + shift : NAN);
       }
     }

@@ -38,9 +38,10 @@ METAL_FUNC void decode_tile(
   if (row < rows && column < K) {
     const int run = column / RUN;
     decode_run<BITS>(packed + ulong(row) * row_bytes(K, BITS) + ulong(run) * BITS, run_bytes<BITS>(run, K), align, codes);
-    const ulong place = ulong(row) * ulong(ceil_div(K, group_size)) + ulong(column / group_size);
-    scale = load_float(scales, place, parameter_kind);
-    zero = load_float(zeros, place, parameter_kind);
+    const ulong before = ulong(row) * ulong(ceil_div(K, group_size)) * ulong(parameter_size(parameter_kind));
+    const int place = group_of(column, group_size, group_shift(group_size));
+    scale = load_float(scales + before, place, parameter_kind);
+    zero = load_float(zeros + before, place, parameter_kind);
   }
   for (int j = 0; j < RUN; j++)
     tile[r * Padded<T>::STRIDE + c + j] = T(column + j < K ? fma(scale, codes[j], zero) : 0.0f);
@@ -105,8 +106,7 @@ template <typename T, int BITS, bool FORWARD, bool GROUPED>
   const int row0 = first + tile * TILE;
   const ulong rows_before = ulong(expert) * ulong(N);
   device const uchar* codes = packed + rows_before * row_bytes(K, BITS);
-  const ulong parameter_size = parameter_kind == KIND_HALF || parameter_kind == KIND_BFLOAT ? 2 : 4;
-  const ulong parameters_before = rows_before * ulong(ceil_div(K, group_size)) * parameter_size;
+  const ulong parameters_before = rows_before * ulong(ceil_div(K, group_size)) * ulong(parameter_size(parameter_kind));
 
   Quarter quarter;
   for (int i = 0; i < 4; i++) quarter.sums[i] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
@@ -132,7 +132,7 @@ template <typename T, int BITS, bool FORWARD, bool GROUPED>
     if (splits > 1) {
       partial[(ulong(group.z) * ulong(M) + row) * ulong(width) + ulong(column)] = sum;
     } else {
-      const float shift = bias_kind == KIND_NONE ? 0.0f : load_float(bias, ulong(column), bias_kind);
+      const float shift = bias_kind == KIND_NONE ? 0.0f : load_float(bias, column, bias_kind);
       y[row * ulong(width) + ulong(column)] = T(sum + shift);
     }
   }
@@ -148,5 +148,5 @@ template <typename T>
   const ulong index = ulong(place.y) * ulong(width) + ulong(column);
   float sum = 0.0f;
   for (int s = 0; s < splits; s++) sum += partial[ulong(s) * ulong(M) * ulong(width) + index];
-  y[index] = T(bias_kind == KIND_NONE ? sum : sum + load_float(bias, ulong(column), bias_kind));
+  y[index] = T(bias_kind == KIND_NONE ? sum : sum + load_float(bias, column, bias_kind));
 }

@@ -11,8 +11,9 @@ template <typename T, int BITS, bool INDEXED>
   const ulong row = INDEXED ? ulong(indices[place.y]) : ulong(place.y);
   float codes[RUN];
   decode_run<BITS>(packed + row * row_bytes(K, BITS) + ulong(run) * BITS, run_bytes<BITS>(run, K), align, codes);
-  const ulong group = row * ulong(ceil_div(K, group_size)) + ulong(run * RUN / group_size);
-  const float scale = load_float(scales, group, parameter_kind), zero = load_float(zeros, group, parameter_kind);
+  const ulong before = row * ulong(ceil_div(K, group_size)) * ulong(parameter_size(parameter_kind));
+  const int group = group_of(run * RUN, group_size, group_shift(group_size));
+  const float scale = load_float(scales + before, group, parameter_kind), zero = load_float(zeros + before, group, parameter_kind);
   device T* to = out + ulong(place.y) * ulong(K) + ulong(run * RUN);
   for (int j = 0; j < min(RUN, K - run * RUN); j++) to[j] = T(fma(scale, codes[j], zero));
 }
@@ -47,8 +48,9 @@ template <typename T, int BITS>
     constant int& group_size, constant int& parameter_kind, uint2 place [[thread_position_in_grid]]) {
   const int run = int(place.x);
   if (run >= ceil_div(K, RUN) || int(place.y) >= rows) return;
-  const ulong group = ulong(place.y) * ulong(ceil_div(K, group_size)) + ulong(run * RUN / group_size);
-  const float scale = load_float(scales, group, parameter_kind), zero = load_float(zeros, group, parameter_kind);
+  const ulong before = ulong(place.y) * ulong(ceil_div(K, group_size)) * ulong(parameter_size(parameter_kind));
+  const int group = group_of(run * RUN, group_size, group_shift(group_size));
+  const float scale = load_float(scales + before, group, parameter_kind), zero = load_float(zeros + before, group, parameter_kind);
   device const T* from = w + ulong(place.y) * ulong(K) + ulong(run * RUN);
   constexpr int LAST = (1 << BITS) - 1;
   uint values[RUN];

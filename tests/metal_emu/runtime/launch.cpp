@@ -114,7 +114,7 @@ static int find_image(dl_phdr_info* info, size_t, void*) {
 struct Binding {
   unsigned long address;
   long bytes;
-  int writable;
+  int writable, constant;
 };
 
 static void watch(const Binding* bindings) {
@@ -122,7 +122,7 @@ static void watch(const Binding* bindings) {
   for (int i = 0; i < EMU_BUFFERS && machine.check; i++) {
     const Binding& b = bindings[i];
     if (b.bytes < 0) continue;
-    machine.regions.push_back({b.address, b.address + (unsigned long)b.bytes, i, b.writable != 0, {}});
+    machine.regions.push_back({b.address, b.address + (unsigned long)b.bytes, i, b.writable != 0, b.constant != 0, {}});
     if (b.writable && b.bytes) clear_shadow(machine.regions.back().shadow, size_t(b.bytes));  // what nobody writes can't race
   }
 }

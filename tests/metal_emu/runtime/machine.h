@@ -30,7 +30,7 @@ struct Shadow {  // one Access a byte
 struct Region {  // what one buffer argument may touch
   uintptr_t begin, end;
   int index;
-  bool writable;
+  bool writable, constant;
   Shadow shadow;
 };
 

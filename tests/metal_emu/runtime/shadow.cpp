@@ -126,6 +126,10 @@ static void check_region(uintptr_t address, Accessed what, unsigned alignment, R
   if (alignment && address % alignment)
     fail(what.place, "misaligned %s of %u bytes at byte %zu of buffer %d", verb(what.write), what.bytes, what.offset, region.index);
   if (what.write && !region.writable) fail(what.place, "write to read-only buffer %d", region.index);
+  if (region.constant) {
+    machine.counts.constant_bytes_loaded += what.bytes;
+    return;
+  }
   note_line(address, what.bytes, what.write, what.place);
   (what.write ? machine.counts.device_bytes_stored : machine.counts.device_bytes_loaded) += what.bytes;
   if (region.shadow.writes) check_order(what, region.shadow);
