@@ -33,10 +33,10 @@ def test_the_tables_are_those_counted(bits: int) -> None:
 
 @pytest.mark.parametrize("bits", [3, 4])
 def test_what_a_weight_may_cost(bits: int) -> None:
-    """The budget of the design: a multiply-add, a conversion, a shift and a mask a code; x, parameters and addresses shared."""
+    """The budget: a multiply-add, a conversion, a shift and a mask a code, bytes joined at 3 bits; x, parameters and addresses shared."""
     counts = metal_counts.counted(1, bits)
     assert counts["float_operations"] <= 2.8 and counts["conversions"] <= 1.51
-    assert counts["integer_operations"] <= 2.3 and counts["long_operations"] <= 0.5
+    assert counts["integer_operations"] <= {3: 2.6, 4: 2.0}[bits] and counts["long_operations"] <= 0.5
     assert counts["device_bytes_loaded"] == pytest.approx(bits / 8 + 0.5 + 0.5 + 4 / 1e4, abs=0.01)
     eight = metal_counts.counted(8, bits)
     shared = sum(eight[name] for name in metal_counts.OPERATIONS) / 8

@@ -31,8 +31,8 @@ FAULTS: dict[str, tuple[str, str, selftest.Key, str | None]] = {
         "race",
     ),
     "a barrier orders device memory only": (
-        "store_quarter(quarter, simd, outputs);\n  threadgroup_barrier(mem_flags::mem_threadgroup)",
-        "store_quarter(quarter, simd, outputs);\n  threadgroup_barrier(mem_flags::mem_device)",
+        "store_quarter(quarter, simd_index, outputs);\n  threadgroup_barrier(mem_flags::mem_threadgroup)",
+        "store_quarter(quarter, simd_index, outputs);\n  threadgroup_barrier(mem_flags::mem_device)",
         LINEAR_MANY,
         "race",
     ),
@@ -75,7 +75,7 @@ FAULTS: dict[str, tuple[str, str, selftest.Key, str | None]] = {
         None,
     ),
     "wide loads where runs are not aligned": ("align == 4", "true", ("linear", torch.float32, 4, 1), "misaligned"),
-    "threadgroup memory that nothing wrote": ("  store_quarter(quarter, simd, outputs);\n", "", LINEAR_MANY, "uninitiali[sz]ed"),
+    "threadgroup memory that nothing wrote": ("  store_quarter(quarter, simd_index, outputs);\n", "", LINEAR_MANY, "uninitiali[sz]ed"),
 }
 
 

@@ -32,9 +32,9 @@ template <typename T, int BITS, int IN>
     device const T* x, device const uchar* packed, device const uchar* scales, device const uchar* zeros, device const uchar* bias,
     device const int* experts, device T* y, constant int& M, constant int& N, constant int& K, constant int& group_size,
     constant int& parameter_kind, constant int& bias_kind, constant int& align, constant int& wide_x, constant int& expert_count,
-    uint3 group [[threadgroup_position_in_grid]], uint simd [[simdgroup_index_in_threadgroup]],
+    uint3 group [[threadgroup_position_in_grid]], uint simd_index [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  const int n0 = (int(group.x) * SIMDS + int(simd)) * OUT;
+  const int n0 = (int(group.x) * SIMDS + int(simd_index)) * OUT;
   const int m0 = int(group.y) * IN;
   const int there = min(IN, M - m0);
   const int groups = ceil_div(K, group_size), shift = group_shift(group_size);

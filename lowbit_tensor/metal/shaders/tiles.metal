@@ -53,9 +53,9 @@ struct Quarter {  // the 16 x 16 outputs of a SIMD-group
 
 // sums += xs @ ws.T where the weights' rows are outputs, xs @ ws where they are what is summed over.
 template <typename T, bool FORWARD>
-METAL_FUNC void multiply_tile(threadgroup const T* xs, threadgroup const T* ws, uint simd, thread Quarter& quarter) {
+METAL_FUNC void multiply_tile(threadgroup const T* xs, threadgroup const T* ws, uint simd_index, thread Quarter& quarter) {
   constexpr int STRIDE = Padded<T>::STRIDE;
-  const int m = int(simd) / 2 * 16, n = int(simd) % 2 * 16;
+  const int m = int(simd_index) / 2 * 16, n = int(simd_index) % 2 * 16;
   for (int k = 0; k < TILE; k += 8) {
     simdgroup_matrix<T, 8, 8> a[2], b[2];
     for (int i = 0; i < 2; i++) {
@@ -70,8 +70,8 @@ METAL_FUNC void multiply_tile(threadgroup const T* xs, threadgroup const T* ws, 
 }
 
 // The tile's outputs in threadgroup memory, [32, 32].
-METAL_FUNC void store_quarter(thread const Quarter& quarter, uint simd, threadgroup float* outputs) {
-  const int m = int(simd) / 2 * 16, n = int(simd) % 2 * 16;
+METAL_FUNC void store_quarter(thread const Quarter& quarter, uint simd_index, threadgroup float* outputs) {
+  const int m = int(simd_index) / 2 * 16, n = int(simd_index) % 2 * 16;
   for (int i = 0; i < 2; i++)
     for (int j = 0; j < 2; j++)
       simdgroup_store(quarter.sums[i * 2 + j], outputs + (m + i * 8) * TILE + n + j * 8, TILE);
@@ -86,7 +86,7 @@ template <typename T, int BITS, bool FORWARD, bool GROUPED>
     device const int* order, device const int* offsets, device T* y, device float* partial, constant int& M, constant int& N,
     constant int& K, constant int& group_size, constant int& parameter_kind, constant int& bias_kind, constant int& align,
     constant int& expert_count, constant int& splits, uint3 group [[threadgroup_position_in_grid]],
-    uint thread_index [[thread_index_in_threadgroup]], uint simd [[simdgroup_index_in_threadgroup]]) {
+    uint thread_index [[thread_index_in_threadgroup]], uint simd_index [[simdgroup_index_in_threadgroup]]) {
   threadgroup T xs[TILE * Padded<T>::STRIDE];
   threadgroup T ws[TILE * Padded<T>::STRIDE];
   threadgroup float outputs[TILE * TILE];
@@ -118,10 +118,10 @@ template <typename T, int BITS, bool FORWARD, bool GROUPED>
         codes, scales + parameters_before, zeros + parameters_before, FORWARD ? column0 : d, N, FORWARD ? d : column0, K, group_size,
         parameter_kind, align, thread_index, ws);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    multiply_tile<T, FORWARD>(xs, ws, simd, quarter);
+    multiply_tile<T, FORWARD>(xs, ws, simd_index, quarter);
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
-  store_quarter(quarter, simd, outputs);
+  store_quarter(quarter, simd_index, outputs);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   const int r = int(thread_index) / TILE_RUNS, c = int(thread_index) % TILE_RUNS * RUN;
   if (row0 + r >= last) return;
