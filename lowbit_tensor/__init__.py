@@ -1,5 +1,6 @@
 """Weights of 1 to 8 bits for PyTorch: one tensor, one file format, every device."""
 
+from . import cpu as _cpu  # registers the native kernels for the CPU
 from . import handlers as _handlers  # fills the table of what ops mean
 from . import metal as _metal  # registers the kernels for mps, and compiles nothing
 from .config import LowBitConfig
@@ -35,4 +36,4 @@ __all__ = [
     # the package
     "__version__",
 ]
-del _handlers, _metal
+del _cpu, _handlers, _metal

@@ -130,22 +130,34 @@ def test_public_functions_say_what_they_do() -> None:
             assert thing.__doc__ and len(thing.__doc__) > 40, name
 
 
-def test_four_hops_from_linear_to_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our frames on the stack where the arithmetic is done: the look-up, the handler, the op's kernel, picked by the dispatcher."""
+HOPS = ["tensor.py:__torch_function__", "handlers/products.py:linear", "cpu/__init__.py:run"]
+WAYS = {
+    "native": ("lowbit_tensor.cpu.launch._few", None, [*HOPS, "cpu/launch.py:linear"]),
+    "reference": ("lowbit_tensor.ops.linear.decode", "reference", [*HOPS, "ops/linear.py:reference"]),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_four_hops_from_linear_to_the_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our frames on the stack where the arithmetic is called: the look-up, the handler, the op picked by the dispatcher, the launch."""
+    place, kernels, expected = WAYS[name]
     weight = lowbit_tensor.LowBitWeightTensor.from_float(torch.randn(8, 64), 4)
     stacks = []
 
-    def decode(*args):
+    def arithmetic(*args):
         frames = traceback.extract_stack()
         stacks.append(
             [f"{Path(f.filename).relative_to(PACKAGE).as_posix()}:{f.name}" for f in frames if PACKAGE in Path(f.filename).parents]
         )
         return torch.zeros(8, 64)
 
-    monkeypatch.setattr("lowbit_tensor.ops.linear.decode", decode)
-    torch.nn.functional.linear(torch.randn(2, 64), weight)
-    look_up, handler, kernel = "tensor.py:__torch_function__", "handlers/products.py:linear", "ops/linear.py:_kernel"
-    assert stacks == [[look_up, handler, kernel, "ops/linear.py:reference"]]
+    monkeypatch.setattr(place, arithmetic)
+    lowbit_tensor.cpu.use(kernels)
+    try:
+        torch.nn.functional.linear(torch.randn(2, 64), weight)
+    finally:
+        lowbit_tensor.cpu.use()
+    assert stacks == [expected]
 
 
 def test_kinds_cover_the_table() -> None:

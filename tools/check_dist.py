@@ -23,15 +23,20 @@ def check(folder: Path) -> list[str]:
 
 
 def _wheel(path: Path) -> list[str]:
-    wrong = [] if path.name.endswith("-py3-none-any.whl") else [f"expected a py3-none-any wheel, got {path.name}"]
+    wrong = [] if re.search(r"-py3-none-[\w.]+\.whl$", path.name) else [f"expected a wheel for every Python 3, got {path.name}"]
     with zipfile.ZipFile(path) as wheel:
         names = set(wheel.namelist())
         metadata = message_from_string(wheel.read(next(n for n in names if n.endswith(".dist-info/METADATA"))).decode())
         entry_points = wheel.read(next(n for n in names if n.endswith("entry_points.txt"))).decode()
+    native = {n for n in names if re.fullmatch(r"lowbit_tensor/cpu/liblowbit\.(so|dylib)", n)}
+    if bool(native) == path.name.endswith("-any.whl"):
+        wrong.append(
+            f"wheel: expected the library of CPU kernels in a wheel for one platform, and there alone, got {sorted(native)} in {path.name}"
+        )
     sources = {
         p.relative_to(ROOT).as_posix() for p in (ROOT / "lowbit_tensor").rglob("*") if p.suffix in (".py", ".metal") or p.name == "py.typed"
     }
-    packaged = {n for n in names if ".dist-info/" not in n}
+    packaged = {n for n in names if ".dist-info/" not in n} - native
     wrong += [f"wheel: {n} is missing" for n in sorted(sources - packaged)]
     wrong += [f"wheel: {n} should not be there" for n in sorted(packaged - sources)]
     if not any(n.endswith("licenses/LICENSE") for n in names):
@@ -52,7 +57,16 @@ def _wheel(path: Path) -> list[str]:
 def _sdist(path: Path) -> list[str]:
     with tarfile.open(path) as sdist:
         names = {n.partition("/")[2] for n in sdist.getnames()}
-    needed = {"LICENSE", "README.md", "pyproject.toml", "lowbit_tensor/__init__.py", "lowbit_tensor/py.typed"}
+    needed = {
+        "lowbit_tensor/cpu/csrc/kernels.inl",
+        "lowbit_tensor/cpu/csrc/api.cpp",
+        "setup.py",
+        "LICENSE",
+        "README.md",
+        "pyproject.toml",
+        "lowbit_tensor/__init__.py",
+        "lowbit_tensor/py.typed",
+    }
     return [f"sdist: {n} is missing" for n in sorted(needed - names)]
 
 

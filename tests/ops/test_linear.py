@@ -36,7 +36,10 @@ def check(y: Tensor, x: Tensor, weight: Weight, bias: Tensor | None = None) -> N
     if bias is not None:
         y64 = y64 + bias.cpu().double()
     assert y.dtype == x.dtype
-    assert_within(y, y64, linear_bound(x, y64, weight.exact_parts(), x.dtype))
+    bound = linear_bound(x, y64, weight.exact_parts(), x.dtype)
+    if x.dtype != torch.float32 and x.shape[:-1].numel() > 16:  # bound (b): tiled kernels round decoded weights to x's dtype
+        bound = bound + torch.finfo(x.dtype).eps / 2 * (x.cpu().double().abs() @ weight.exact().abs().mT)
+    assert_within(y, y64, bound)
 
 
 @pytest.mark.parametrize(**grid(bits=WIDTHS, group=GROUP_SIZES, x=FLOATS, params=FLOATS, size=SIZES))
