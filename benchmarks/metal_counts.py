@@ -20,7 +20,8 @@ from lowbit_tensor.metal import launch, library
 
 N, K, GROUP = 32, 4096, 64
 WEIGHTS = N * K
-BANDWIDTH = {"M1": 68.25, "M4": 120, "M4 Max": 546}  # GB/s, as published
+# GB/s as published, and float32 operations a second of the GPU in TFLOPS, of which a multiply-add is two
+CHIPS = {"M1": (68.25, 2.6), "M4": (120, 4.3), "M4 Max": (546, 18.4)}
 ROWS = (1, 2, 4, 8, 16)
 OPERATIONS = ("float_operations", "integer_operations", "long_operations", "conversions")
 
@@ -45,23 +46,35 @@ def at_least(bits: int) -> float:
     return bits / 8 + 4 / GROUP
 
 
+def instructions(counts: dict[str, float]) -> float:
+    """About how many a weight takes: a multiply-add is one, a shift and a mask are one, 64-bit arithmetic is two each."""
+    return sum(f * counts.get(name, 0) for f, name in zip((0.5, 0.5, 2, 1), OPERATIONS, strict=True))
+
+
+def limit(chip: str, counts: dict[str, float], least: float) -> str:
+    """Billions of weights a second: the lower of what the bandwidth and what the arithmetic allow."""
+    bandwidth, flops = CHIPS[chip]
+    by_memory, by_arithmetic = bandwidth / least, flops * 1e3 / 2 / instructions(counts)
+    return f"{min(by_memory, by_arithmetic):.0f} {'memory' if by_memory < by_arithmetic else 'arithmetic'}"
+
+
 def one_row(bits: int) -> str:
     counts, least = counted(1, bits), at_least(bits)
     operations = " | ".join(f"{counts[name]:.2f}" for name in OPERATIONS)
-    bounds = " | ".join(f"{speed / least:.0f}" for speed in BANDWIDTH.values())
+    bounds = " | ".join(limit(chip, counts, least) for chip in CHIPS)
     return f"| {bits} | {least:.4f} | {counts['device_bytes_loaded']:.4f} | {operations} | {counts['simd_operations']:.4f} | {bounds} |"
 
 
 def several_rows(bits: int) -> str:
-    """Arithmetic a weight and row: what decoding costs is shared by up to 8 rows."""
-    cells = [sum(counted(rows, bits).get(name, 0) for name in OPERATIONS) / rows for rows in ROWS]
+    """Instructions a weight and row: what decoding costs is shared by up to 8 rows."""
+    cells = [instructions(counted(rows, bits)) / rows for rows in ROWS]
     return f"| {bits} | " + " | ".join(f"{cell:.2f}" for cell in cells) + " |"
 
 
 def tables() -> tuple[str, str]:
     """Both tables of docs/metal.md."""
     first = ["bits", "bytes in memory", "bytes asked for", "float", "integer", "64-bit", "conversions", "SIMD sums"]
-    heads = [[*first, *(f"{chip} limit" for chip in BANDWIDTH)], ["bits", *(f"M = {rows}" for rows in ROWS)]]
+    heads = [[*first, *(f"{chip} limit" for chip in CHIPS)], ["bits", *(f"M = {rows}" for rows in ROWS)]]
     made = []
     for head, row in zip(heads, (one_row, several_rows), strict=True):
         lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head), *(row(bits) for bits in range(1, 9))]

@@ -55,6 +55,8 @@ def matmul(x: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor, bits: int, 
 def grouped_linear(x: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor, expert: Tensor, bits: int, group_size: int) -> Tensor:
     """Row m of x `[M, K]` times the transposed matrix `expert[m]`; not a number where there is no such expert, which costs no waiting."""
     y = x.new_empty((x.shape[0], packed.shape[1]))
+    if not packed.shape[0]:
+        return y.fill_(torch.nan)
     if y.numel():
         weight = _Weight(packed, scales, zeros, bits, group_size, x.shape[1])
         if x.shape[0] <= DEFAULT.last_rows and not batch_invariant:
@@ -69,6 +71,8 @@ def grouped_matmul(
 ) -> Tensor:
     """Row m of x `[M, N]` times the matrix `expert[m]`; not a number where there is no such expert."""
     y = x.new_empty((x.shape[0], in_features))
+    if not packed.shape[0]:
+        return y.fill_(torch.nan)
     if y.numel():
         _grouped_tiles(x.contiguous(), _Weight(packed, scales, zeros, bits, group_size, in_features), expert, y, forward=False)
     return y
@@ -101,7 +105,7 @@ def parameter_grad(grad: Tensor, packed: Tensor, bits: int, group_size: int) -> 
     sums = [grad.new_empty((*lead, groups), dtype=torch.float32) for _ in range(2)]
     if sums[0].numel():
         grad, packed = grad.float().contiguous(), packed.contiguous()
-        sizes = (lead.numel(), length, _int32(group_size), _align(packed, bits, length))
+        sizes = (lead.numel(), length, _size(group_size, length), _align(packed, bits, length))
         _call("group_sums", (bits,), grad, packed, *sums, *sizes, threads=(groups * 32, lead.numel()))
     return sums[0], sums[1]
 
@@ -129,9 +133,9 @@ def encode(w: Tensor, scales: Tensor, zeros: Tensor, bits: int, group_size: int)
     lead, length = w.shape[:-1], w.shape[-1]
     packed = w.new_empty((*lead, row_bytes(length, bits)), dtype=torch.uint8)
     if packed.numel():
-        sizes = (lead.numel(), length, _int32(group_size), KINDS[scales.dtype])
+        sizes = (lead.numel(), length, _size(group_size, length), KINDS[scales.dtype])
         parts = (w.contiguous(), _bytes(scales), _bytes(zeros), packed)
-        _call("encode", (TYPES[w.dtype], bits), *parts, *sizes, threads=_runs(length, lead.numel()))
+        _call("encode", (_type(w.dtype), bits), *parts, *sizes, threads=_runs(length, lead.numel()))
     return packed
 
 
@@ -154,7 +158,7 @@ class _Weight:
         self.packed, self.scales, self.zeros = packed.contiguous(), _bytes(scales), _bytes(zeros)
         self.bits, self.length, self.outputs = bits, length, packed.shape[-2] if packed.dim() > 1 else 1
         self.experts = packed.shape[0] if packed.dim() == 3 else 0
-        self.group_size, self.kind, self.align = _int32(group_size), KINDS[scales.dtype], _align(self.packed, bits, length)
+        self.group_size, self.kind, self.align = _size(group_size, length), KINDS[scales.dtype], _align(self.packed, bits, length)
 
     @property
     def parts(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -178,7 +182,7 @@ def _rows(x: Tensor, w: _Weight, bias: Tensor | None, expert: Tensor | None, y: 
     )
     grid = (-(-w.outputs // (OUT * SIMDS)) * KERNELS["rows"].threads, -(-x.shape[0] // at_once), 1)
     tensors = (x, *w.parts, _or(_bias(bias), w.packed), _or(expert, _nothing(x, torch.int32)), y)
-    _call("rows", (TYPES[x.dtype], w.bits, at_once), *tensors, *sizes, threads=grid)
+    _call("rows", (_type(x.dtype), w.bits, at_once), *tensors, *sizes, threads=grid)
 
 
 def _tiles(x: Tensor, w: _Weight, bias: Tensor | None, y: Tensor, forward: bool) -> None:
@@ -189,11 +193,11 @@ def _tiles(x: Tensor, w: _Weight, bias: Tensor | None, y: Tensor, forward: bool)
     sizes = (y.shape[0], w.outputs, w.length, w.group_size, w.kind, _kind(bias), w.align, 0, splits)
     tensors = (x, *w.parts, _or(_bias(bias), w.packed), none, none, y, parts)
     _call(
-        "tiles", (TYPES[x.dtype], w.bits, forward, False), *tensors, *sizes, threads=(tiles[0] * KERNELS["tiles"].threads, tiles[1], splits)
+        "tiles", (_type(x.dtype), w.bits, forward, False), *tensors, *sizes, threads=(tiles[0] * KERNELS["tiles"].threads, tiles[1], splits)
     )
     if splits > 1:
         add = (parts, _or(_bias(bias), w.packed), y, *y.shape, splits, _kind(bias))
-        _call("add_parts", (TYPES[y.dtype],), *add, threads=(-(-y.shape[1] // 256) * 256, y.shape[0]))
+        _call("add_parts", (_type(y.dtype),), *add, threads=(-(-y.shape[1] // 256) * 256, y.shape[0]))
 
 
 def _grouped_tiles(x: Tensor, w: _Weight, expert: Tensor, y: Tensor, forward: bool) -> None:
@@ -205,7 +209,7 @@ def _grouped_tiles(x: Tensor, w: _Weight, expert: Tensor, y: Tensor, forward: bo
     sizes = (x.shape[0], w.outputs, w.length, w.group_size, w.kind, -1, w.align, w.experts, 1)
     tensors = (x, *w.parts, w.packed, order.to(torch.int32), offsets, y, _nothing(y, torch.float32))
     grid = (-(-y.shape[1] // TILE) * KERNELS["tiles"].threads, tiles, 1)
-    _call("tiles", (TYPES[x.dtype], w.bits, forward, True), *tensors, *sizes, threads=grid)
+    _call("tiles", (_type(x.dtype), w.bits, forward, True), *tensors, *sizes, threads=grid)
 
 
 def _experts(expert: Tensor, count: int) -> Tensor:
@@ -216,7 +220,7 @@ def _experts(expert: Tensor, count: int) -> Tensor:
 def _decode(indices: Tensor | None, w: _Weight, out: Tensor, rows: int) -> None:
     tensors = (_or(indices, _nothing(out, torch.int64)), *w.parts, out)
     sizes = (rows, w.length, w.group_size, w.kind, w.align)
-    _call("dequantize", (TYPES[out.dtype], w.bits, indices is not None), *tensors, *sizes, threads=_runs(w.length, rows))
+    _call("dequantize", (_type(out.dtype), w.bits, indices is not None), *tensors, *sizes, threads=_runs(w.length, rows))
 
 
 def _call(name: str, arguments: tuple[Any, ...], *values: Any, threads: tuple[int, ...]) -> None:
@@ -236,7 +240,8 @@ def _align(packed: Tensor, bits: int, length: int) -> int:
 
 def _bytes(parameters: Tensor) -> Tensor:
     """Parameters as a kernel for all their dtypes takes them."""
-    return parameters.contiguous().view(torch.uint8)
+    parameters = parameters.contiguous()
+    return parameters.as_strided((parameters.numel(),), (1,)).view(torch.uint8)  # a dimension of size 1 may have any stride
 
 
 def _bias(bias: Tensor | None) -> Tensor | None:
@@ -244,11 +249,23 @@ def _bias(bias: Tensor | None) -> Tensor | None:
 
 
 def _kind(bias: Tensor | None) -> int:
-    return -1 if bias is None else KINDS[bias.dtype]
+    return -1 if bias is None else KINDS[_checked(bias.dtype)]
 
 
-def _int32(group_size: int) -> int:
-    return min(group_size, 2**31 - 1)
+def _type(dtype: torch.dtype) -> str:
+    return TYPES[_checked(dtype)]
+
+
+def _checked(dtype: torch.dtype) -> torch.dtype:
+    """Raises TypeError for what Metal has no type for."""
+    if dtype not in TYPES:
+        raise TypeError(f"mps: expected float32, float16 or bfloat16, got {dtype}")
+    return dtype
+
+
+def _size(group_size: int, length: int) -> int:
+    """A group larger than the row is the row: sums of sizes stay within 32 bits."""
+    return min(group_size, max(length, 1))
 
 
 def _or(t: Tensor | None, other: Tensor) -> Tensor:

@@ -170,3 +170,36 @@ def test_changed_copies_of_a_weight_are_no_aliases(device: torch.device) -> None
     w = weight(device)
     y = launch.linear(torch.ones(2, 100, device=device).expand(2, 100), *replace(w, zeros=w.scales).parts, None, *w.layout)
     assert y.isfinite().all()
+
+
+OTHERS: dict[str, Callable[[Weight], tuple[Any, ...]]] = {
+    "grouped_linear": lambda w: (torch.ones(3, 100), *(torch.stack([p, p]) for p in w.parts), torch.tensor([0, 1, 1]), *w.layout),
+    "grouped_matmul": lambda w: (
+        torch.ones(3, 5),
+        *(p.expand(2, *p.shape).clone() for p in w.parts),
+        torch.tensor([0, 1, 1]),
+        *w.layout,
+        100,
+    ),
+    "parameter_grad": lambda w: (torch.ones(5, 100), w.packed, *w.layout),
+    "encode": lambda w: (torch.randn(5, 100), w.scales, w.zeros, *w.layout),
+    "pack": lambda w: (torch.randint(0, 8, (5, 100)), 3),
+    "unpack": lambda w: (w.packed, 3, 100),
+    "quantize": lambda w: (torch.randn(5, 100), 3, 16, "minmax", torch.float16, False, False),
+    **CALLS,
+}
+
+
+@pytest.mark.parametrize("op", OTHERS)
+def test_each_op_is_the_reference_on_its_kernel(op: str, device: torch.device) -> None:
+    """And each asks whether its kernel is to be trusted."""
+    from torch.utils._pytree import tree_leaves
+
+    from lowbit_tensor.metal import selftest
+
+    arguments = OTHERS[op](weight(torch.device("cpu")))
+    expected = getattr(torch.ops.lowbit, op)(*arguments)
+    got = OPS[op](*(a.to(device) if isinstance(a, torch.Tensor) else a for a in arguments))
+    for a, b in zip(tree_leaves(got), tree_leaves(expected), strict=True):
+        torch.testing.assert_close(a.cpu(), b, rtol=1e-5, atol=1e-4)
+    assert {key[0] for key in selftest._OUTCOMES} == {"encode" if op == "quantize" else op}

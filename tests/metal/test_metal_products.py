@@ -13,7 +13,7 @@ from torch import Tensor
 from lowbit_tensor.metal import launch
 from lowbit_tensor.metal.geometry import DEFAULT
 
-GROUPS = (16, 32, 64, 128, 256, -1)
+GROUPS = (16, 32, 64, 128, 256, -1, 24, 40, 2**31 - 1)
 SIZES = (
     (1, 33, 72),
     (1, 1, 264),
@@ -48,7 +48,7 @@ def check_linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tenso
 def test_linear(bits: int, group: int, x: torch.dtype, params: torch.dtype, size: tuple[int, int, int], device: torch.device) -> None:
     m, n, k = size
     weight = random_weight((n, k), bits, group, params, device)
-    bias = None if (m + n) % 2 else torch.randn(n, device=device).to(params)
+    bias = None if (m + n) % 3 == 0 else torch.randn(n, device=device).to(FLOATS[(m + n) % 3])
     check_linear(torch.randn(m, k, device=device).to(x), weight, bias)
 
 
@@ -133,13 +133,15 @@ def test_matmul(bits: int, group: int, x: torch.dtype, size: tuple[int, int, int
     assert_within(y, y64, limit)
 
 
-@pytest.mark.parametrize("rows", [1, 5, 16, 17, 75])
-@pytest.mark.parametrize("bits", [3, 4])
+@pytest.mark.parametrize("rows", [1, 5, 16, 17, 75, 300])
+@pytest.mark.parametrize(("bits", "params"), [(3, torch.float16), (4, torch.float32)], ids=str)
 @pytest.mark.parametrize("forward", [True, False], ids=["linear", "matmul"])
-def test_experts(rows: int, bits: int, forward: bool, device: torch.device) -> None:
+def test_experts(rows: int, bits: int, params: torch.dtype, forward: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows in any order, experts without rows, and no number where there is no such expert."""
-    weight = random_weight((6, 33, 72), bits, 16, device=device)
-    expert = torch.randint(0, 5, (rows,), device=device)
+    new_empty = torch.Tensor.new_empty
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *args, **options: new_empty(*args, **options).fill_(7))
+    weight = random_weight((6, 33, 72), bits, 16, params, device)
+    expert = torch.randint(0, 2 if rows == 300 else 5, (rows,), device=device)  # 300: several tiles an expert
     expert[0] = (6, -1, 2**32)[rows % 3] if rows > 5 else 4
     x = torch.randn(rows, 72 if forward else 33, device=device)
     if forward:
@@ -161,3 +163,49 @@ def test_experts(rows: int, bits: int, forward: bool, device: torch.device) -> N
 def test_sums_that_are_split(rows: int, splits: int, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "splits_of", lambda tiles, depth: splits)
     check_linear(torch.randn(rows, 1096, device=device), random_weight((33, 1096), 4, 64, device=device), torch.randn(33, device=device))
+
+
+@pytest.mark.parametrize("rows", [3, 20])
+def test_no_experts(rows: int, device: torch.device) -> None:
+    weight = random_weight((0, 33, 72), 4, 16, device=device)
+    expert = torch.zeros(rows, dtype=torch.int64, device=device)
+    assert launch.grouped_linear(torch.ones(rows, 72, device=device), *weight.parts, expert, *weight.layout).isnan().all()
+    assert launch.grouped_matmul(torch.ones(rows, 33, device=device), *weight.parts, expert, *weight.layout, 72).isnan().all()
+
+
+@pytest.mark.parametrize("rows", [1, 7, 16, 40])
+def test_experts_do_not_depend_on_other_rows(rows: int, device: torch.device) -> None:
+    weight, x = random_weight((3, 33, 264), 4, 64, device=device), torch.randn(40, 264, device=device)
+    expert = torch.arange(40, device=device) % 3
+    launch.set_batch_invariant(True)
+    try:
+        whole = launch.grouped_linear(x, *weight.parts, expert, *weight.layout)
+        assert torch.equal(launch.grouped_linear(x[:rows], *weight.parts, expert[:rows], *weight.layout), whole[:rows])
+    finally:
+        launch.set_batch_invariant(False)
+
+
+def test_leading_dimensions(device: torch.device) -> None:
+    weight = random_weight((33, 72), 4, 16, device=device)
+    x, y = torch.randn(2, 3, 72, device=device), torch.randn(2, 3, 33, device=device)
+    assert launch.linear(x, *weight.parts, None, *weight.layout).shape == (2, 3, 33)
+    assert launch.linear(x[0, 0], *weight.parts, None, *weight.layout).shape == (33,)
+    torch.testing.assert_close(launch.matmul(y, *weight.all).cpu().double(), y.cpu().double() @ weight.exact(), rtol=1e-4, atol=1e-4)
+
+
+def test_parts_of_one_element_with_any_stride(device: torch.device) -> None:
+    """A dimension of size 1 counts as contiguous whatever its stride."""
+    weight = random_weight((1, 8), 4, 16, device=device)
+    scales = torch.ones(1, 3, dtype=torch.float16, device=device)[:, ::3] * 1
+    odd = torch.empty(1, 5, dtype=torch.float16, device=device)[:, ::5].copy_(weight.scales)
+    bias = torch.randn(5, device=device)[::5]
+    assert odd.stride(-1) == 5 and scales.shape == odd.shape
+    y = launch.linear(torch.ones(1, 8, device=device), weight.packed, odd, weight.zeros, bias, 4, 16)
+    assert torch.equal(y, launch.linear(torch.ones(1, 8, device=device), *weight.parts, bias, 4, 16))
+
+
+@pytest.mark.parametrize("bias", FLOATS, ids=str)
+def test_biases_of_split_sums(bias: torch.dtype, device: torch.device) -> None:
+    check_linear(
+        torch.randn(20, 1096, device=device), random_weight((9, 1096), 4, 64, device=device), torch.randn(9, device=device).to(bias)
+    )

@@ -14,7 +14,7 @@ from lowbit_tensor.ops import dequantize as dequantize_op
 from lowbit_tensor.ops import parameter_grad as parameter_grad_op
 
 LENGTHS = (72, 100, 33, 8, 1, 264)
-GROUPS = (16, 64, 256, -1)
+GROUPS = (16, 64, 256, -1, 24, 2**31 - 1)
 
 
 @pytest.mark.parametrize(**grid(bits=WIDTHS, group=GROUPS, dtype=FLOATS, params=FLOATS, length=LENGTHS))
@@ -104,3 +104,37 @@ def test_rows_beyond_two_gigabytes(kernels: Callable[..., None], device: torch.d
 def test_codes_of_the_oracle(device: torch.device) -> None:
     weight = random_weight((3, 100), 7, 16, device=device)
     assert torch.equal(launch.unpack(weight.packed, 7, 100).cpu().long(), codes_of(weight.packed, 7, 100))
+
+
+@pytest.mark.parametrize("length", [72, 100])
+def test_experts(length: int, device: torch.device) -> None:
+    """Weights of three dimensions: every matrix of them."""
+    weight = random_weight((3, 5, length), 5, 16, device=device)
+    assert torch.equal(
+        launch.dequantize(*weight.all, torch.float32)[2],
+        launch.dequantize(*(p[2] for p in weight.parts), *weight.layout, length, torch.float32),
+    )
+    torch.testing.assert_close(launch.dequantize(*weight.all, torch.float32).cpu().double(), weight.exact(), rtol=1e-6, atol=1e-6)
+    grad = torch.randn(3, 5, length, device=device)
+    got = launch.parameter_grad(grad, weight.packed, *weight.layout)
+    expected = parameter_grad_op.reference(grad.cpu().double(), weight.packed.cpu(), *weight.layout)
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a.cpu().double(), b, rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize(("symmetric", "integral"), [(True, False), (False, True)])
+def test_schemes(symmetric: bool, integral: bool, device: torch.device) -> None:
+    w = torch.randn(7, 100, device=device)
+    parts = launch.quantize(w, 4, 32, "minmax", torch.float16, symmetric, integral)
+    expected = torch.ops.lowbit.quantize(w.cpu(), 4, 32, "minmax", torch.float16, symmetric, integral)
+    assert all(torch.equal(a.cpu(), b) for a, b in zip(parts, expected, strict=True))
+
+
+@pytest.mark.parametrize("call", ["dequantize", "encode"])
+def test_dtypes_that_metal_lacks(call: str, device: torch.device) -> None:
+    weight = random_weight((5, 72), 4, 16)
+    with pytest.raises(TypeError, match=r"mps: expected float32, float16 or bfloat16, got torch\.float64"):
+        if call == "dequantize":
+            launch.dequantize(*weight.all, torch.float64)
+        else:
+            launch.encode(torch.randn(5, 72).double(), *weight.parts[1:], *weight.layout)

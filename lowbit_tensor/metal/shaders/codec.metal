@@ -22,7 +22,7 @@ METAL_FUNC float load_float(device const uchar* values, int index, int kind) {
   return ((device const float*)values)[index];
 }
 
-METAL_FUNC int ceil_div(int a, int b) { return (a + b - 1) / b; }
+METAL_FUNC int ceil_div(int a, int b) { return a / b + (a % b != 0 ? 1 : 0); }
 
 // log2 of a group size, -1 where it is no power of two; then `group_of` needs no division, which GPUs are slow at.
 METAL_FUNC int group_shift(int group_size) { return (group_size & (group_size - 1)) == 0 ? 31 - int(clz(uint(group_size))) : -1; }

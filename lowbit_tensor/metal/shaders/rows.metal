@@ -6,14 +6,13 @@
 constant constexpr int OUT = 4;  // outputs a SIMD-group: the loads of x are shared by them
 constant constexpr int SIMDS = 2;  // SIMD-groups a threadgroup
 
-// Element `index` of a row of x, 0 past its end, so that what lies past the end of a row of codes counts for nothing.
+// A run of each of IN rows of x, zeros past their end, so that what lies past the end of a row of codes counts for nothing.
 template <typename T, int IN>
-METAL_FUNC void load_x(device const T* x, ulong row, int there, int k, int K, bool wide, thread float* values, thread float* sums) {
-  const int count = min(RUN, K - k);
+METAL_FUNC void load_x(
+    device const T* x, thread const ulong* rows, int k, int count, bool wide, thread float* values, thread float* sums) {
   for (int m = 0; m < IN; m++) {
-    device const T* source = x + (row + ulong(min(m, there - 1))) * ulong(K) + ulong(k);
-    sums[m] = 0.0f;
-    if (wide && count == RUN) {
+    device const T* source = x + (rows[m] + ulong(k));
+    if (wide && count >= RUN) {
       const vec<T, 4> a = *(device const vec<T, 4>*)source;
       const vec<T, 4> b = *(device const vec<T, 4>*)(source + 4);
       for (int j = 0; j < 4; j++) {
@@ -23,6 +22,7 @@ METAL_FUNC void load_x(device const T* x, ulong row, int there, int k, int K, bo
     } else {
       for (int j = 0; j < RUN; j++) values[m * RUN + j] = j < count ? float(source[j]) : 0.0f;
     }
+    sums[m] = 0.0f;
     for (int j = 0; j < RUN; j++) sums[m] += values[m * RUN + j];
   }
 }
@@ -42,22 +42,32 @@ template <typename T, int BITS, int IN>
   // With experts, row m0 (IN is 1 then) takes the matrix of its expert; an expert that does not exist gives no number.
   const int expert = expert_count > 0 ? experts[m0] : 0;
   const bool exists = expert >= 0 && (expert_count == 0 || expert < expert_count);
-  // What the outputs' rows have in common is worked out once: within the loop offsets are small.
+  // What the runs have in common is worked out once: within the loop offsets are small. Rows past the last are the last again, so that
+  // loops have constant bounds; their results are not stored.
   const ulong first_row = ulong(max(expert, 0)) * ulong(N) + ulong(n0);
-  device const uchar* first_codes = packed + first_row * bytes;
+  ulong codes_of[OUT];
+  int places[OUT];
+  for (int r = 0; r < OUT; r++) {
+    const int row = max(min(r, N - 1 - n0), 0);
+    codes_of[r] = (first_row + ulong(row)) * bytes;
+    places[r] = row * groups;
+  }
+  ulong x_of[IN];
+  for (int m = 0; m < IN; m++) x_of[m] = ulong(m0 + min(m, there - 1)) * ulong(K);
   const ulong parameter_bytes = first_row * ulong(groups) * ulong(parameter_size(parameter_kind));
+  device const uchar* scales_at = scales + parameter_bytes;
+  device const uchar* zeros_at = zeros + parameter_bytes;
 
   float sums[IN * OUT];
   for (int i = 0; i < IN * OUT; i++) sums[i] = 0.0f;
   for (int run = int(lane); run < ceil_div(K, RUN) && n0 < N && exists; run += LANES) {
     float values[IN * RUN], x_sums[IN], codes[RUN];
-    load_x<T, IN>(x, ulong(m0), there, run * RUN, K, wide_x != 0, values, x_sums);
-    device const uchar* at = first_codes + run * BITS;
-    int place = group_of(run * RUN, group_size, shift);
-    for (int r = 0; r < min(OUT, N - n0); r++, at += bytes, place += groups) {
-      decode_run<BITS>(at, run_bytes<BITS>(run, K), align, codes);
-      const float scale = load_float(scales + parameter_bytes, place, parameter_kind);
-      const float zero = load_float(zeros + parameter_bytes, place, parameter_kind);
+    load_x<T, IN>(x, x_of, run * RUN, K - run * RUN, wide_x != 0, values, x_sums);
+    const int place = group_of(run * RUN, group_size, shift);
+    for (int r = 0; r < OUT; r++) {
+      decode_run<BITS>(packed + (codes_of[r] + ulong(run * BITS)), run_bytes<BITS>(run, K), align, codes);
+      const float scale = load_float(scales_at, places[r] + place, parameter_kind);
+      const float zero = load_float(zeros_at, places[r] + place, parameter_kind);
       for (int m = 0; m < IN; m++) {
         float dot = 0.0f;
         for (int j = 0; j < RUN; j++) dot = fma(codes[j], values[m * RUN + j], dot);
