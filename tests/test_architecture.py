@@ -130,17 +130,25 @@ def test_public_functions_say_what_they_do() -> None:
             assert thing.__doc__ and len(thing.__doc__) > 40, name
 
 
-HOPS = ["tensor.py:__torch_function__", "handlers/products.py:linear", "cpu/__init__.py:run"]
+HOPS = ["tensor.py:__torch_function__", "handlers/products.py:linear"]
+OP = ["handlers/products.py:_linear", "cpu/__init__.py:run"]
 WAYS = {
-    "native": ("lowbit_tensor.cpu.launch._few", None, [*HOPS, "cpu/launch.py:linear"]),
-    "reference": ("lowbit_tensor.ops.linear.decode", "reference", [*HOPS, "ops/linear.py:reference"]),
+    "native": ("lowbit_tensor.cpu.library.LIBRARY.lowbit_linear", [*HOPS, "cpu/quick.py:quick_linear"]),
+    "through the op": (
+        "lowbit_tensor.cpu.launch._few",
+        [*HOPS, "handlers/products.py:_linear", "cpu/__init__.py:run", "cpu/launch.py:linear"],
+    ),
+    "reference": (
+        "lowbit_tensor.ops.linear.decode",
+        [*HOPS, "handlers/products.py:_linear", "cpu/__init__.py:run", "ops/linear.py:reference"],
+    ),
 }
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_four_hops_from_linear_to_the_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our frames on the stack where the arithmetic is called: the look-up, the handler, the op picked by the dispatcher, the launch."""
-    place, kernels, expected = WAYS[name]
+def test_few_hops_from_linear_to_the_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our frames on the stack where the arithmetic is called: look-up, handler, launch; or the op that the dispatcher picks, and its."""
+    place, expected = WAYS[name]
     weight = lowbit_tensor.LowBitWeightTensor.from_float(torch.randn(8, 64), 4)
     stacks = []
 
@@ -152,9 +160,9 @@ def test_four_hops_from_linear_to_the_kernel(name: str, monkeypatch: pytest.Monk
         return torch.zeros(8, 64)
 
     monkeypatch.setattr(place, arithmetic)
-    lowbit_tensor.cpu.use(kernels)
+    lowbit_tensor.cpu.use("reference" if name == "reference" else None)
     try:
-        torch.nn.functional.linear(torch.randn(2, 64), weight)
+        torch.nn.functional.linear(torch.randn(2, 64, requires_grad=name == "through the op"), weight)
     finally:
         lowbit_tensor.cpu.use()
     assert stacks == [expected]

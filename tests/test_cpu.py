@@ -9,9 +9,12 @@ import warnings
 
 import pytest
 import torch
+import torch.nn.functional as F
 from oracle import codes_of, linear_bound, pack_row
 from samples import FLOATS, WIDTHS, Weight, assert_within, grid, random_weight, strided
+from torch.utils.flop_counter import FlopCounterMode
 
+import lowbit_tensor as lb
 from lowbit_tensor import cpu
 from lowbit_tensor.cpu import launch, library
 from lowbit_tensor.ops import dequantize as dequantize_op
@@ -187,3 +190,42 @@ def test_gradients_run_on_the_kernels_too(bits: int, rows: int) -> None:
     expected = torch.autograd.grad((x @ weight.plain().T).square().sum(), [x, weight.scales, weight.zeros])
     for a, b in zip(got, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3 * float(b.abs().max()))
+
+
+@pytest.mark.parametrize("x", FLOATS, ids=str)
+@pytest.mark.parametrize("bias", [None, *FLOATS, torch.float64], ids=str)
+@pytest.mark.parametrize("shape", [(64,), (3, 64), (2, 4, 64), (17, 64), (0, 64)], ids=str)
+def test_the_quick_way_is_the_op(x: torch.dtype, bias: torch.dtype | None, shape: tuple[int, ...]) -> None:
+    """`F.linear` in eager mode goes straight to the library; the bits are those of the op."""
+    w = lb.LowBitWeightTensor.from_float(torch.randn(9, 64), 5, 16)
+    rows, shift = torch.randn(shape).to(x), None if bias is None else torch.randn(9).to(bias)
+    parts = (w.packed, w.scales, w.zeros, shift, 5, 16)
+    assert torch.equal(F.linear(rows, w, shift), torch.ops.lowbit.linear(rows, *parts))
+    quick = cpu.quick_linear(rows, *parts[:4], 5, 16, 64)
+    assert (quick is not None) == (torch.Size(shape[:-1]).numel() in range(1, 17) and bias != torch.float64)
+
+
+def test_what_the_quick_way_leaves_to_the_op() -> None:
+    """Gradients, autocast, modes, transforms, tracing, strides, other groups."""
+    w, x = lb.LowBitWeightTensor.from_float(torch.randn(9, 64), 4, 16), torch.randn(2, 64)
+
+    def quick(x: torch.Tensor = x, w: lb.LowBitWeightTensor = w) -> torch.Tensor | None:
+        return cpu.quick_linear(x, w.packed, w.scales, w.zeros, None, w.bits, w.group_size, w.in_features)
+
+    assert quick() is not None
+    assert quick(x.clone().requires_grad_()) is None and quick(x.double()) is None and quick(x[:, :32]) is None
+    assert quick(torch.randn(64, 2).t()) is None and quick(x.to("meta")) is None
+    assert quick(w=lb.LowBitWeightTensor.from_float(torch.randn(9, 64), 4, 24)) is None
+    with torch.autocast("cpu", torch.bfloat16):
+        assert quick() is None and F.linear(x, w).dtype == torch.bfloat16
+    with FlopCounterMode(display=False) as counter:
+        F.linear(x, w)
+    assert counter.get_total_flops() == 2 * 2 * 64 * 9
+    assert torch.func.vmap(lambda x: F.linear(x, w))(x).shape == (2, 9)
+    with torch.no_grad():
+        assert quick(x.clone().requires_grad_()) is not None
+    library.use("reference")
+    try:
+        assert quick() is None
+    finally:
+        library.use()

@@ -10,22 +10,18 @@ import torch
 from torch import Tensor
 
 from .. import packing as codec
-from ..format import group_count
 from ..ops import dequantize, embedding, grouped, linear, matmul, packing
 from ..ops.registry import LIBRARY
 from . import launch
 from . import library as native
+from .launch import covers
 from .library import active, sets, use
+from .quick import quick_linear
 
-__all__ = ["OPS", "active", "covers", "launch", "native", "sets", "use"]
+__all__ = ["OPS", "active", "covers", "launch", "native", "quick_linear", "sets", "use"]
 
 Op = Callable[..., Any]
 _SAID: set[str] = set()
-
-
-def covers(group_size: int, length: int) -> bool:
-    """Whether the kernels take groups of this size: 16, 32, multiples of 64 and whole rows."""
-    return group_size in (16, 32) or group_size % 64 == 0 or group_count(length, group_size) <= 1
 
 
 def _backed(check: Op, kernel: Op, reference: Op, layout: Callable[..., tuple[int, int]]) -> Op:

@@ -16,6 +16,11 @@ KINDS = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}  # as in csrc/lo
 PANEL = 1 << 19  # weights decoded at a time for many rows: they stay in the second cache until they are multiplied
 
 
+def covers(group_size: int, length: int) -> bool:
+    """Whether the kernels take groups of this size: 16, 32, multiples of 64 and whole rows."""
+    return group_size in (16, 32) or group_size % 64 == 0 or group_count(length, group_size) <= 1
+
+
 class _Weight:
     """The parts of a weight `[rows, length]`, contiguous, as the library takes them."""
 

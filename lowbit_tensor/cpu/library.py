@@ -42,7 +42,8 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
 
 
 LIBRARY, REASON = _load()
-_reference = False
+_active = REFERENCE
+ready = False  # whether native kernels are in use
 
 
 def sets() -> dict[str, bool]:
@@ -59,20 +60,22 @@ def use(name: str | None = None) -> str:
 
     Raises ValueError for one that there is not, or that this machine lacks.
     """
-    global _reference
+    global _active, ready
     names = sets()
     if name is not None and name != REFERENCE and not names.get(name, False):
         usable = [*(n for n, there in names.items() if there), REFERENCE]
         raise ValueError(f"kernels for the CPU: expected one of {', '.join(usable)}, got {name!r}")
-    _reference = name == REFERENCE or LIBRARY is None
+    ready = name != REFERENCE and LIBRARY is not None
+    _active = REFERENCE
     if LIBRARY is not None:
         LIBRARY.lowbit_choose(-1 if name in (None, REFERENCE) else list(names).index(str(name)))
-    return active()
+        _active = LIBRARY.lowbit_chosen().decode() if ready else REFERENCE
+    return _active
 
 
 def active() -> str:
     """The instruction set in use, or "reference"."""
-    return REFERENCE if _reference or LIBRARY is None else LIBRARY.lowbit_chosen().decode()
+    return _active
 
 
 def threads() -> int:

@@ -12,6 +12,7 @@ from torch._C import _functorch as functorch
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
+from ..cpu import quick_linear
 from ..ops.checks import ACTIVATIONS
 from ..tensor import LowBitWeightTensor
 from .table import function, operator
@@ -26,14 +27,24 @@ UNSAVED = (
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     w = weight
     if type(w) is LowBitWeightTensor and not w.transposed and w.packed.dim() == 2 and not isinstance(input, LowBitWeightTensor):
-        _check("linear", input, w, w.in_features)
-        if _transformed():
-            return _dense(input, w.dequantize(torch.float32).mT, _plain(bias))
-        if bias is None or tuple(bias.shape) == tuple(w.packed.shape[:1]):
-            return torch.ops.lowbit.linear(input, w.packed, w.scales, w.zeros, _plain(bias), w.bits, w.group_size)
+        out = quick_linear(input, w.packed, w.scales, w.zeros, bias, w.bits, w.group_size, w.in_features)
+        return _linear(input, w, bias) if out is None else out
     if weight.dim() > 2:
         raise ValueError(f"linear: expected a weight [N, K], got {list(weight.shape)}; lowbit::grouped_linear takes [E, N, K]")
-    out = product(input, weight.mT if weight.dim() > 1 else weight)
+    return _plus(product(input, weight.mT if weight.dim() > 1 else weight), bias)
+
+
+def _linear(x: Tensor, w: LowBitWeightTensor, bias: Tensor | None) -> Tensor:
+    """Through the op, or, where PyTorch's transforms would lose it, on the dequantized weight."""
+    _check("linear", x, w, w.in_features)
+    if _transformed():
+        return _dense(x, w.dequantize(torch.float32).mT, _plain(bias))
+    if bias is None or tuple(bias.shape) == tuple(w.packed.shape[:1]):
+        return torch.ops.lowbit.linear(x, w.packed, w.scales, w.zeros, _plain(bias), w.bits, w.group_size)
+    return _plus(product(x, w.mT), bias)
+
+
+def _plus(out: Tensor, bias: Tensor | None) -> Tensor:
     return out if bias is None else (out + _plain(bias)).to(out.dtype)
 
 
