@@ -5,6 +5,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any
 
+import emulation
 import pytest
 import torch
 from oracle import parts64, weight64
@@ -13,6 +14,8 @@ from torch import Tensor
 WIDTHS = range(1, 9)
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 HALVES = (torch.float16, torch.bfloat16)
+NO_FLOAT64 = pytest.mark.cpu_only("mps has no float64")
+FLOAT64 = pytest.param(torch.float64, marks=NO_FLOAT64)
 GROUP_SIZES = (16, 32, 64, 128, 256, -1, 1, 3, 100, 1000)
 BAD_WEIGHTS = {
     "short-codes": ({"packed": lambda t: t[..., :-1]}, ValueError, r"packed \[\.\.\., 38\].*got \[.*37\]"),
@@ -91,7 +94,10 @@ def random_weight(shape: tuple[int, ...], bits: int, group_size: int, dtype: tor
 
 
 def grid(**axes: Any) -> dict[str, Any]:
-    """Arguments of `parametrize`: every combination, marked `full` but for a choice in which each pair of values occurs."""
+    """Arguments of `parametrize`: every combination, marked `full` but for a choice in which each pair of values occurs.
+
+    Combinations with float64 are for the CPU only.
+    """
     combinations = list(itertools.product(*axes.values()))
     seen: set[Any] = set()
     chosen = set()
@@ -100,7 +106,7 @@ def grid(**axes: Any) -> dict[str, Any]:
         if pairs - seen:
             seen |= pairs
             chosen.add(i)
-    marks = [() if i in chosen else pytest.mark.full for i in range(len(combinations))]
+    marks = [[pytest.mark.full] * (i not in chosen) + [NO_FLOAT64] * (torch.float64 in values) for i, values in enumerate(combinations)]
     ids = ["-".join(map(_short, axes, values)) for values in combinations]
     return {
         "argnames": tuple(axes),
@@ -120,12 +126,24 @@ def assert_within(y: Tensor, y64: Tensor, bound: Tensor) -> None:
     assert bool((gap <= bound).all()), f"off by {(gap / bound).max():.3g} times the bound"
 
 
-def assert_same_gradients(got: list[Tensor], expected: list[Tensor], dtypes: list[torch.dtype]) -> None:
-    """Each of its argument's dtype, equal up to the sums' float32 and one rounding to that dtype."""
+def on_metal(t: Tensor) -> bool:
+    """Whether our Metal kernels serve the ops on t's device: on mps, and on the CPU with `--device emulated`."""
+    return t.device.type == "mps" or emulation.active
+
+
+def rounded(x: Tensor, weight: Tensor) -> Tensor:
+    """What bound (b) adds to (a) for x @ weight, the weight in float64: decoded weights are rounded to the dtype of x."""
+    eps = torch.finfo(x.dtype).eps if x.dtype in HALVES else 0
+    return eps / 2 * (x.detach().cpu().double().abs() @ weight.abs())
+
+
+def assert_same_gradients(got: list[Tensor], expected: list[Tensor], dtypes: list[torch.dtype], first: Tensor | float = 0) -> None:
+    """Each of its argument's dtype, equal up to the sums' float32 and one rounding to that dtype; the first one up to `first` more."""
     for i, (g, e, dtype) in enumerate(zip(got, expected, dtypes, strict=True)):
         assert (g.dtype, g.shape) == (dtype, e.shape), f"gradient {i}"
-        atol = 1e-5 * float(e.abs().max()) if e.numel() else 0
-        torch.testing.assert_close(g.double(), e.double(), rtol=torch.finfo(dtype).eps, atol=atol, msg=lambda m, i=i: f"gradient {i}: {m}")
+        gap, size = (g.cpu().double() - e.cpu().double()).abs(), e.cpu().double().abs()
+        bound = torch.finfo(dtype).eps * size + 1e-5 * (size.max() if e.numel() else 0) + (0 if i else first)
+        assert bool((gap <= bound).all()), f"gradient {i}: off by {gap.max():.3g}, {(gap - bound).max():.3g} too much"
 
 
 def strided(t: Tensor) -> Tensor:

@@ -13,6 +13,8 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import metal_counts  # noqa: E402
 
+pytestmark = pytest.mark.harness
+
 
 def rows_of(table: str) -> dict[int, list[float]]:
     return {int(row[0]): [float(v) for v in row[1:]] for row in (re.findall(r"[\d.]+", line) for line in table.splitlines()[2:])}

@@ -12,7 +12,7 @@ from samples import random_weight
 
 from lowbit_tensor.metal import geometry, kernels, launch, library, selftest
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+pytestmark = [pytest.mark.harness, pytest.mark.filterwarnings("ignore::UserWarning")]
 LINEAR_ONE, LINEAR_MANY = ("linear", torch.float32, 5, 1), ("linear", torch.float16, 4, 40)
 EXPERTS, DECODE, ENCODE = ("grouped_linear", torch.float32, 4, 40), ("dequantize", torch.float32, 5, 40), ("encode", torch.float32, 3, 40)
 

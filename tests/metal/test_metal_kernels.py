@@ -27,6 +27,7 @@ def batches() -> list[object]:
     return found
 
 
+@pytest.mark.harness
 @pytest.mark.parametrize(("names", "version"), batches())
 def test_every_instantiation_compiles_and_keeps_the_rules(names: list[str], version: int) -> None:
     compiled = metal_emu.compile_shader(kernels.source_of(*names), check=False, metal_version=version)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from samples import (
     BAD_WEIGHTS,
+    FLOAT64,
     FLOATS,
     GRADIENT_CASES,
     GRADIENT_IDS,
@@ -110,7 +111,7 @@ def test_integer_dtype_is_refused(dtype: torch.dtype) -> None:
         run(random_weight((4, 64), 4, 16), dtype)
 
 
-@pytest.mark.parametrize("out", (*FLOATS, torch.float64), ids=str)
+@pytest.mark.parametrize("out", (*FLOATS, FLOAT64), ids=str)
 @pytest.mark.parametrize(("bits", "group", "params"), GRADIENT_CASES, ids=GRADIENT_IDS)
 def test_gradients(bits: int, group: int, params: torch.dtype, out: torch.dtype, device: torch.device) -> None:
     weight = random_weight((2, 4, 70), bits, group, params, device).leaves()

@@ -7,6 +7,7 @@ import pytest
 import torch
 from samples import (
     BAD_WEIGHTS,
+    FLOAT64,
     FLOATS,
     GRADIENT_CASES,
     GRADIENT_IDS,
@@ -36,7 +37,7 @@ def test_values(bits: int, group: int, out: torch.dtype, params: torch.dtype, sh
     assert_within(rows, weight.exact()[indices], value_bound(weight, out)[indices])
 
 
-@pytest.mark.parametrize("out", (*FLOATS, torch.float64), ids=str)
+@pytest.mark.parametrize("out", (*FLOATS, FLOAT64), ids=str)
 def test_rows_are_those_of_the_float_weight(out: torch.dtype, device: torch.device) -> None:
     weight = random_weight((20, 70), 5, 16, device=device)
     indices = torch.randint(0, 20, (33,), device=device)

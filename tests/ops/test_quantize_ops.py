@@ -26,6 +26,13 @@ def assert_nearest(w: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor, bit
     assert bool(((scale * code + zero - values).abs() <= best + slack).all())
 
 
+def assert_same(got: list[Tensor], expected: tuple[Tensor, ...], w: Tensor, bits: int, group: int) -> None:
+    """Bit for bit; on a device, whose compilers may decide otherwise where two codes are equally near, the parameters."""
+    assert_nearest(w, *got, bits, group)
+    first = 0 if w.device.type == "cpu" else 1
+    assert all(torch.equal(g, e) for g, e in zip(got[first:], expected[first:], strict=True))
+
+
 @pytest.mark.parametrize(**grid(method=METHODS, bits=WIDTHS, group=(16, 3, -1), w=FLOATS, params=FLOATS, shape=((2, 3, 77), (70,))))
 def test_quantize_is_the_engine(
     method: str, bits: int, group: int, w: torch.dtype, params: torch.dtype, shape: tuple[int, ...], device: torch.device
@@ -34,7 +41,7 @@ def test_quantize_is_the_engine(
     fmt = Format(bits, group, shape[-1])
     got = quantize(weight, bits, group, method, params)
     expected = quantizers.quantize(weight, fmt, method, Scheme(bits), params)
-    assert all(torch.equal(g, e) for g, e in zip(got, expected, strict=True))
+    assert_same(got, expected, weight, bits, fmt.group_size)
     assert [t.dtype for t in got] == [torch.uint8, params, params]
 
 
@@ -42,7 +49,7 @@ def test_quantize_is_the_engine(
 def test_flags_reach_the_engine(flags: tuple[bool, bool], device: torch.device) -> None:
     w = torch.randn(4, 70, device=device)
     expected = quantizers.quantize(w, Format(3, 16, 70), "lsq", Scheme(3, *flags), torch.float32)
-    assert all(torch.equal(g, e) for g, e in zip(quantize(w, 3, 16, "lsq", torch.float32, *flags), expected, strict=True))
+    assert_same(quantize(w, 3, 16, "lsq", torch.float32, *flags), expected, w, 3, 16)
 
 
 @pytest.mark.parametrize(**grid(bits=WIDTHS, group=GROUP_SIZES, w=(*FLOATS, torch.float64), params=FLOATS, shape=((4, 130), (2, 3, 77))))

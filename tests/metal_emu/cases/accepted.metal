@@ -274,3 +274,18 @@ if (lane == 0) {
   one[0] = one[0] + 7;
   x[i] = one[0];
 }
+
+// case: vectors at multiples of their size
+// expect: 10 * i + 8
+device const float4* p = v + i;
+float4 a = *p;
+float2 c = *((device const float2*)p + 1);
+half4 d = *(device const half4*)(h + i / 4 * 4);
+uint2 e = *(device const uint2*)(w + i / 2 * 2);
+x[i] = a.y + c.y + 2 * float(i) + 2 + (d.w - d.z) + float(e.y - e.x);
+
+// case: packed vectors at multiples of an element
+// expect: 4 * i + 6
+device const packed_float3* p = (device const packed_float3*)((device const float*)(v + i) + 1);
+float3 a = float3(*p);
+x[i] = a.x + a.y + a.z - 8 * float(i);

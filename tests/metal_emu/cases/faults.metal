@@ -219,6 +219,56 @@ x[i] = table[i];  // fault
 // expect: misaligned
 if (i == 0) x[0] = (*(device float4*)(x + 1)).x;  // fault
 
+// case: float4 loaded whole at 4 bytes
+// expect: misaligned
+if (i == 0) {
+device const float* y = x;
+float4 a = *(device const float4*)(y + 1);  // fault
+x[0] = a.x + a.w;
+}
+
+// case: float4 of two loaded at 8 bytes
+// expect: misaligned
+if (i == 0) {
+float4 a = ((device float4*)(x + 2))[1] + 1.0f;  // fault
+x[0] = a.x + a.w;
+}
+
+// case: half4 loaded at 2 bytes
+// expect: misaligned
+if (i == 0) {
+half4 a = *(device half4*)((device half*)x + 1);  // fault
+x[0] = float(a.y);
+}
+
+// case: bfloat4 loaded at 4 bytes
+// expect: misaligned
+if (i == 0) {
+bfloat4 a = *(device bfloat4*)((device bfloat*)x + 2);  // fault
+x[0] = float(a.z);
+}
+
+// case: uint2 loaded at 4 bytes
+// expect: misaligned
+if (i == 0) {
+uint2 a = *(device uint2*)(x + 1);  // fault
+x[0] = float(a.x + a.y);
+}
+
+// case: float2 of threadgroup memory loaded at 4 bytes
+// expect: misaligned
+threadgroup float s[66];
+s[t] = x[i];
+threadgroup_barrier(mem_flags::mem_threadgroup);
+float2 a = *(threadgroup float2*)(s + t / 2 * 2 % 32 + 1);  // fault
+x[i] = a.x + a.y;
+
+// case: half4 given to a function from 4 bytes
+// expect: misaligned
+inline float sum(half4 v) { return float(v.x) + float(v.w); }
+// body
+if (i == 0) x[0] = sum(*(device const half4*)(x + 1));  // fault
+
 // case: uint at a byte
 // expect: misaligned
 if (i == 0) x[0] = float(*(device uint*)((device uchar*)x + 1));  // fault

@@ -61,13 +61,13 @@ template <class T> struct alignas(4 * sizeof(T)) emu_storage<T, 4> {
   };
 };
 
-// Copies go component by component: so a misaligned vector access is one in the eyes of the checks.
+// Copies are written out, component by component: so they bind a reference, whose alignment is checked, and each access is seen.
 template <class T, int N> struct vec : emu_storage<T, N> {
   using emu_storage<T, N>::s;
   typedef T value_type;
 
   vec() = default;
-  vec(const vec& o) = default;
+  vec(const vec& o) { copy(o.s); }
   vec(const __constant vec& o) { copy(o.s); }
   template <class P> vec(const P* p, int) { copy(p); }
   template <class U, enable_if_t<is_arithmetic_v<U>, int> = 0> vec(U value) {
