@@ -1,12 +1,14 @@
-"""The benchmark for owners of Macs runs, here on the CPU, and says what it measured and what it could not."""
+"""The benchmarks of kernels run, that for owners of Macs on the CPU too, and say what they measured and what they could not."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import os
 import subprocess
 import sys
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -28,9 +30,9 @@ def rivals(mps: Any) -> Any:
     return importlib.import_module("mps_rivals")
 
 
-def run(*args: object) -> subprocess.CompletedProcess[str]:
+def run(*args: object, script: str = "mps.py") -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, str(BENCHMARKS / "mps.py"), *map(str, args)]
+    command = [sys.executable, str(BENCHMARKS / script), *map(str, args)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
 
 
@@ -170,3 +172,92 @@ def test_a_rival_that_fails_is_left_out(rivals: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(rivals.RIVALS, "int4", broken)
     found = rivals.states(torch.device("cpu"))
     assert found["int4"] == "left out, since it fails: no such kernel" and found["F.linear"] == "there"
+
+
+@pytest.fixture
+def cpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("cpu")
+
+
+def test_quick_run_for_cpus(cpu: Any, tmp_path: Path) -> None:
+    done = run("--quick", "--out", tmp_path / "out.json", script="cpu.py")
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "out.json").read_text())
+    assert report["quick"] and report["failed"] == {} and report["sections"] == list(cpu.ROWS)
+    for name, peer in cpu.PEERS.items():
+        state = report["peers"][name]
+        assert state == "there" or state.endswith(f"pip install {peer.pip}") or state.startswith("left out"), state
+        assert f"- {name}: {state}" in done.stdout
+    assert report["peers"]["PyTorch int4 op"] == report["peers"]["PyTorch int8 op"] == "there"
+    figures = report["figures"]
+    ours = {(f["bits"], f["dtype"], f["rows"]): f for f in figures if f["way"] == "ours"}
+    assert set(ours) == {(bits, dtype, rows) for bits in range(1, 9) for dtype in ("float32", "bfloat16") for rows in (1, 4, 8, 128)}
+    for (bits, dtype, _), f in ours.items():
+        assert f["error"] < (1e-5 if dtype == "float32" else 4e-3) and f["ours"] == 1 and f["threads"] == 1
+        nbytes = f["n"] * (f["k"] * bits // 8 + 2 * 2 * f["k"] // 128)
+        assert f["gigabytes_per_second"] == pytest.approx(nbytes / f["microseconds"] / 1e3)
+    for f in figures:
+        assert f["microseconds"] > 0 and f["share"] > 0 and f["dense"] > 0 and f["error"] < 2e-2
+        assert f["way"] not in cpu.PEERS or f["ours"] == pytest.approx(
+            f["microseconds"] / ours[f["bits"], f["dtype"], f["rows"]]["microseconds"]
+        )
+    assert sum(f["way"] == "dense" and f["bits"] == 0 for f in figures) == 2 * 4
+    tables = done.stdout.split("\n### ")[1:]
+    assert [table.split()[0] for table in tables] == ["What", "One", "One", "4", "128", "Each"]
+    for table in tables:
+        lines = [line for line in table.splitlines() if line.startswith("|")]
+        assert len(lines) > 2 and all(line.count("|") == lines[0].count("|") for line in lines)
+
+
+def test_one_section_for_cpus(tmp_path: Path) -> None:
+    done = run("--quick", "--only", "few", "--out", tmp_path / "out.json", script="cpu.py")
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "out.json").read_text())
+    assert {f["rows"] for f in report["figures"] if f["way"] == "ours"} == {1, 4, 8} and report["peers"] == {}
+    assert done.stdout.count("### ") == 1 and [path.name for path in tmp_path.iterdir()] == ["out.json"]
+
+
+def test_medians_of_cpu_ways(cpu: Any) -> None:
+    """Every copy is used before one is used again; a slow way has fewer rounds."""
+    plan = dataclasses.replace(cpu.QUICK, rounds=5, seconds=1e-5, budget=0.02)
+    calls: list[int] = []
+    ways = {
+        "swift": (cpu.Way(1, [lambda x, i=i: calls.append(i) for i in range(5)]), None),
+        "slow": (cpu.Way(1, [lambda x: time.sleep(0.01)] * 2), None),
+    }
+    found = cpu.medians(ways, plan)
+    assert 0 < found["swift"] < 0.005 and found["slow"] >= 0.01
+    assert calls[:6] == [0, 0, 1, 2, 3, 4] and calls[6:] == [i % 5 for i in range(len(calls) - 6)]
+
+
+def test_copies_for_cpus(cpu: Any) -> None:
+    case = cpu.Case(64, 128, 3, 64, torch.float32, 1, memory=2**16)
+    way = cpu.ours(case)
+    assert way.nbytes == 64 * (48 + 2 * 2 * 2) and len(way.products) == -(-(2**16) // way.nbytes)
+    x = torch.randn(3, 128)
+    for product in way.products[:2]:
+        torch.testing.assert_close(product(x), x @ case.dense().t(), rtol=1e-4, atol=1e-4)
+
+
+def test_peers_for_cpus(cpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    peers = importlib.import_module("cpu_peers")
+    listed = (BENCHMARKS / "requirements-peers.txt").read_text()
+    for peer in cpu.PEERS.values():
+        assert all(name in listed for name in peer.pip.split()) and (peer.pip or peer.module == "torch")
+
+    def broken(case: Any) -> Any:
+        raise RuntimeError("no such\n  kernel")
+
+    monkeypatch.setitem(cpu.PEERS, "PyTorch int8 op", peers.Peer(broken, (8,), (torch.float32,)))
+    monkeypatch.setitem(cpu.PEERS, "other", peers.Peer(broken, (8,), (torch.float32,), module="no_such_package", pip="such"))
+    found = cpu.states()
+    assert found["PyTorch int8 op"] == "left out, since it fails: RuntimeError: no such kernel"
+    assert found["other"] == "not installed (No module named 'no_such_package'): pip install such"
+
+
+def test_bytes_of_codes(cpu: Any) -> None:
+    peers, codes = importlib.import_module("cpu_peers"), torch.randint(0, 4, (3, 8), dtype=torch.uint8)
+    packed = torch.from_numpy(peers._bytes_of(codes.numpy(), 2))
+    assert torch.equal(torch.stack([packed >> shift & 3 for shift in (0, 2, 4, 6)], -1).flatten(1), codes)
+    assert peers._bytes_of(codes.numpy()[:, :5], 2).shape == (3, 2)
