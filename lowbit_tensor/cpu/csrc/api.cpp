@@ -1,4 +1,5 @@
 // What Python calls, through ctypes: plain pointers and integers. Arguments are checked by the caller.
+#include <algorithm>
 #include <atomic>
 #include <vector>
 
@@ -47,6 +48,16 @@ static void parallel(int64_t count, int64_t work, int threads, const Body& body)
   body(0, count);
 }
 
+// In double: the zeros of whole rows multiply sums of thousands of values.
+static float sum_of(const float* values, int64_t count) {
+  double lanes[4] = {};
+  int64_t k = 0;
+  for (; k + 4 <= count; k += 4)
+    for (int i = 0; i < 4; i++) lanes[i] += values[k + i];
+  for (; k < count; k++) lanes[0] += values[k];
+  return float(lanes[0] + lanes[1] + (lanes[2] + lanes[3]));
+}
+
 static Weight weight(const uint8_t* packed, const void* scales, const void* zeros, int64_t rows, int64_t length, int64_t group_size, int bits, int kind) {
   return {packed, scales, zeros, rows, length, group_size, (length + group_size - 1) / group_size, bits, kind};
 }
@@ -82,12 +93,11 @@ void lowbit_linear(const void* x, int x_kind, int64_t count, const uint8_t* pack
   const int64_t stride = (length + BLOCK - 1) / BLOCK * BLOCK, group_stride = (w.groups + 15) / 16 * 16;
   std::vector<float> memory(size_t(count * (stride + group_stride + rows)) + 16, 0.0f);
   float *values = memory.data(), *sums = values + count * stride, *sum = sums + count * group_stride;
-  for (int64_t m = 0; m < count; m++)
-    for (int64_t k = 0; k < length; k++) {
-      const float v = load_float(x, size_t(m * length + k), x_kind);
-      values[m * stride + k] = v;
-      sums[m * group_stride + k / group_size] += v;
-    }
+  for (int64_t m = 0; m < count; m++) {
+    float* row = values + m * stride;
+    for (int64_t k = 0; k < length; k++) row[k] = load_float(x, size_t(m * length + k), x_kind);
+    for (int64_t g = 0; g < w.groups; g++) sums[m * group_stride + g] = sum_of(row + g * group_size, std::min(group_size, length - g * group_size));
+  }
   const Rows all{values, sums, count, stride, group_stride};
   parallel(rows, rows * length, threads, [&](int64_t first, int64_t last) {
     kernels().multiply(w, all, sum, first, last);

@@ -2,7 +2,19 @@
 // load, load_half, load_bfloat, store, set1, fma, mul, add, total over lanes, prefetch; and `decode_block<BITS>(bytes, V*)`, 64 codes as floats.
 
 constexpr int VECTORS = BLOCK / WIDTH;
-constexpr int FOLD = 256;  // codes whose products are summed before they are scaled: short chains of dependent additions
+// Sums have levels: CHAIN additions, CHAIN sums of these, and so on. One long chain exceeds the bound where its rounding errors go one way,
+// as with constant x.
+constexpr int CHAIN = 16;
+constexpr int FOLD = CHAIN * WIDTH;  // codes whose products are summed before they are scaled
+static_assert(FOLD % BLOCK == 0 && BLOCK % WIDTH == 0 && 16 % WIDTH == 0, "");
+
+template <int ROWS>
+LOWBIT_INLINE void fold(V* part, V* totals) {
+  for (int m = 0; m < ROWS; m++) {
+    totals[m] = add(totals[m], part[m]);
+    part[m] = set1(0);
+  }
+}
 
 // Block `b` of a row: straight from it, or, where the row ends within, from a copy padded with zeros.
 template <int BITS>
@@ -28,23 +40,24 @@ LOWBIT_INLINE void load_parameters(const void* values, size_t first, int64_t cou
 template <int BITS, int ROWS>
 LOWBIT_INLINE void multiply_long(const Weight& w, const uint8_t* row, const float* scales, const float* x, int64_t stride, V* totals) {
   const int64_t blocks = (w.length + BLOCK - 1) / BLOCK;
-  V sums[ROWS];
-  for (int64_t b = 0; b < blocks;) {
-    const int64_t group = b * BLOCK / w.group_size;
-    const int64_t group_end = ((group + 1) * w.group_size + BLOCK - 1) / BLOCK;
-    int64_t end = b + FOLD / BLOCK;
-    if (end > group_end) end = group_end;
-    if (end > blocks) end = blocks;
-    for (int m = 0; m < ROWS; m++) sums[m] = set1(0);
-    for (; b < end; b++) {
-      V codes[VECTORS];
-      prefetch(row + b * (8 * BITS) + 1024);
-      decode_at<BITS>(row, b, w.length, codes);
-      for (int m = 0; m < ROWS; m++)
-        for (int i = 0; i < VECTORS; i++) sums[m] = fma(codes[i], load(x + m * stride + b * BLOCK + i * WIDTH), sums[m]);
+  const int64_t group_blocks = std::min((w.group_size + BLOCK - 1) / BLOCK, blocks);
+  V sums[ROWS], part[ROWS];
+  for (int64_t b = 0, group = 0, group_end = group_blocks; b < blocks;) {
+    for (int m = 0; m < ROWS; m++) part[m] = set1(0);
+    for (int chain = 0; chain < CHAIN && b < blocks; chain++) {
+      for (int m = 0; m < ROWS; m++) sums[m] = set1(0);
+      for (const int64_t end = std::min({b + FOLD / BLOCK, group_end, blocks}); b < end; b++) {
+        V codes[VECTORS];
+        prefetch(row + b * (8 * BITS) + 1024);
+        decode_at<BITS>(row, b, w.length, codes);
+        for (int m = 0; m < ROWS; m++)
+          for (int i = 0; i < VECTORS; i++) sums[m] = fma(codes[i], load(x + m * stride + b * BLOCK + i * WIDTH), sums[m]);
+      }
+      const V scale = set1(scales[group]);
+      for (int m = 0; m < ROWS; m++) part[m] = fma(scale, sums[m], part[m]);
+      if (b == group_end) group++, group_end += group_blocks;
     }
-    const V scale = set1(scales[group]);
-    for (int m = 0; m < ROWS; m++) totals[m] = fma(scale, sums[m], totals[m]);
+    for (int m = 0; m < ROWS; m++) totals[m] = add(totals[m], part[m]);
   }
 }
 
@@ -53,6 +66,8 @@ template <int BITS, int ROWS>
 LOWBIT_INLINE void multiply_short(const Weight& w, const uint8_t* row, const float* scales, const float* x, int64_t stride, V* totals) {
   const int64_t blocks = (w.length + BLOCK - 1) / BLOCK;
   const int per = int(w.group_size) / WIDTH;  // vectors a group: WIDTH divides 16
+  V sums[ROWS], part[ROWS];
+  for (int m = 0; m < ROWS; m++) sums[m] = part[m] = set1(0);
   for (int64_t b = 0; b < blocks; b++) {
     V codes[VECTORS];
     prefetch(row + b * (8 * BITS) + 1024);
@@ -60,9 +75,25 @@ LOWBIT_INLINE void multiply_short(const Weight& w, const uint8_t* row, const flo
     const float* first = scales + b * (BLOCK / w.group_size);
     for (int i = 0; i < VECTORS; i++) {
       const V scaled = mul(set1(first[i / per]), codes[i]);
-      for (int m = 0; m < ROWS; m++) totals[m] = fma(scaled, load(x + m * stride + b * BLOCK + i * WIDTH), totals[m]);
+      for (int m = 0; m < ROWS; m++) sums[m] = fma(scaled, load(x + m * stride + b * BLOCK + i * WIDTH), sums[m]);
     }
+    const int64_t done = (b + 1) * BLOCK;
+    if (done % FOLD == 0) fold<ROWS>(sums, part);
+    if (done % (FOLD * CHAIN) == 0) fold<ROWS>(part, totals);
   }
+  fold<ROWS>(sums, part);
+  fold<ROWS>(part, totals);
+}
+
+// What the zeros of a row of the weight add to its product with row `m` of x.
+LOWBIT_INLINE float shift(const Rows& x, int64_t m, const float* zeros) {
+  const float* sums = x.sums + m * x.group_stride;
+  V part[1] = {set1(0)}, totals[1] = {set1(0)};
+  for (int64_t g = 0; g < x.group_stride; g += WIDTH) {
+    part[0] = fma(load(zeros + g), load(sums + g), part[0]);
+    if ((g + WIDTH) % FOLD == 0) fold<1>(part, totals);
+  }
+  return total(add(totals[0], part[0]));
 }
 
 template <int BITS, int ROWS>
@@ -73,9 +104,7 @@ LOWBIT_INLINE void multiply_rows(const Weight& w, const Rows& x, int64_t m, int6
   if (w.group_size >= BLOCK || w.groups == 1) multiply_long<BITS, ROWS>(w, row, scales, x.x + m * x.stride, x.stride, totals);
   else multiply_short<BITS, ROWS>(w, row, scales, x.x + m * x.stride, x.stride, totals);
   for (int r = 0; r < ROWS; r++) {
-    V shift = set1(0);
-    for (int64_t g = 0; g < x.group_stride; g += WIDTH) shift = fma(load(zeros + g), load(x.sums + (m + r) * x.group_stride + g), shift);
-    y[(m + r) * w.rows + n] = total(totals[r]) + total(shift);
+    y[(m + r) * w.rows + n] = total(totals[r]) + shift(x, m + r, zeros);
   }
 }
 
@@ -85,9 +114,14 @@ LOWBIT_INLINE void multiply_decoded(const Weight& w, const Rows& x, int64_t n, c
   for (int64_t m = 0; m < x.count; m++) {
     V sums[4] = {set1(0), set1(0), set1(0), set1(0)};
     const float* row = x.x + m * x.stride;
-    for (int64_t k = 0; k < x.stride; k += 4 * WIDTH)
-      for (int i = 0; i < 4; i++) sums[i] = fma(load(values + k + i * WIDTH), load(row + k + i * WIDTH), sums[i]);
-    y[m * w.rows + n] = total(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
+    double all = 0;
+    for (int64_t k = 0; k < x.stride;) {
+      for (const int64_t end = std::min<int64_t>(k + 4 * FOLD, x.stride); k < end; k += 4 * WIDTH)
+        for (int i = 0; i < 4; i++) sums[i] = fma(load(values + k + i * WIDTH), load(row + k + i * WIDTH), sums[i]);
+      all += total(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
+      for (int i = 0; i < 4; i++) sums[i] = set1(0);
+    }
+    y[m * w.rows + n] = float(all);
   }
 }
 

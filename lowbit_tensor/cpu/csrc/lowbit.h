@@ -1,6 +1,7 @@
 // What the kernels for all instruction sets share: how values are stored, and the table of functions that each set fills.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
