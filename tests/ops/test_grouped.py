@@ -54,7 +54,7 @@ def check(op: str, x: Tensor, weight: Weight, expert: Tensor) -> None:
     assert y.dtype == x.dtype
     bound = linear_bound(x[:, None], y64[:, None], parts, x.dtype).squeeze(1)
     # Tiled kernels: those of Metal, and the CPU's for more than 16 rows of bfloat16.
-    if len(x) > 16 and op == "grouped_linear" or (on_metal(x) and op == "grouped_matmul"):
+    if (len(x) > 16 and op == "grouped_linear") or (on_metal(x) and op == "grouped_matmul"):
         bound = bound + rounding(op, x, weight, rows)
     assert_within(y, y64, bound)
 
